@@ -472,6 +472,65 @@ mod tests {
     }
 
     #[test]
+    fn strays_on_one_of_two_lines_cost_themselves_only() {
+        for step_us in [10, 1_000, 3_000_000] {
+            let mut all = Vec::new();
+            for (us, _, payload) in stream_with(1, 301, step_us, packet(S, 1_074, 1, &[b"x"])) {
+                let is_stray = payload.ends_with(b"x");
+                all.push((us, 0, payload.clone()));
+                if !is_stray {
+                    all.push((us + 1, 1, payload));
+                }
+            }
+            // A second stray right behind the first one, at another place.
+            all.insert(101, (all[100].0, 0, packet(S, 9_000, 0, &[])));
+            let told = run_recorded(2, &all);
+            assert_eq!(delivered(&told), 300, "{step_us} us");
+            let of = |kind: &str| told.iter().filter(|it| it.starts_with(kind)).count();
+            assert_eq!((of("old"), of("foreign")), (300, 2), "{step_us} us");
+            assert_eq!(told.len(), 602, "{step_us} us");
+        }
+    }
+
+    #[test]
+    fn first_stray_is_no_gap_from_one_or_a_resumption() {
+        let told = |mut mold: Mold, next: u64| {
+            let mut told = Told::default();
+            let stream = (next..next + 20).map(|n| packet(S, n, 1, &[b"m"]));
+            let stray = packet(S, next + 5_000, 1, &[b"x"]);
+            for (us, payload) in (1..).zip(std::iter::once(stray).chain(stream)) {
+                let received_at = Nanos::from_us(us * 1_000);
+                let payload = payload.as_slice();
+                let packet = Packet {
+                    received_at,
+                    payload,
+                };
+                mold.packet(0, received_at, packet, &mut told);
+            }
+            mold.finish(&mut told);
+            told.0
+        };
+        let lines = Lines {
+            count: 1,
+            holding: Holding::RECORDED,
+        };
+        let begin = || Arbiter::new(MoldUdp64::new(|_| true), lines, true);
+        let from_one = told(begin(), 1);
+        assert_eq!((delivered(&from_one), from_one.len()), (20, 21));
+        let mut resumed = begin();
+        let session = told_session(begin());
+        resumed.resume(Some((session, ())), SourcePosition::new(0, 50));
+        let resumed = told(resumed, 50);
+        assert_eq!((delivered(&resumed), resumed.len()), (20, 21));
+    }
+
+    /// Returns the arbiter's name of the session.
+    fn told_session(mut mold: Mold) -> u128 {
+        run(&mut mold, &packet(S, 1, 1, &[b"a"]));
+        mold.session().expect("it has begun")
+    }
+
+    #[test]
     fn unconfirmed_packet_at_the_end_is_reported() {
         let mut all = vec![(0, 0, packet(S, 1, 1, &[b"a"]))];
         all.push((10, 0, packet(S, 2_000, 1, &[b"b"])));

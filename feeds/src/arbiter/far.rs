@@ -3,8 +3,8 @@
 //!
 //! Time alone confirms nothing, because a stray packet may come in a pause. A packet that continues
 //! the old position on the same line voids those that wait; once the hold time is over, one on any
-//! line does. A packet that follows confirms a voided one only together with another one. Voided
-//! packets are dropped after the hold time, and all with the end of the input.
+//! line does. Voided packets are dropped after the hold time, and all with the end of the input. A
+//! packet that the stream comes near to before it is voided waits like any early one.
 
 use tickcast_reliability::types::Nanos;
 
@@ -57,6 +57,13 @@ impl Far {
         }
     }
 
+    /// Takes a packet that is not voided, and not far any more.
+    fn take_near(&mut self, lowest_far: u64) -> Option<Held> {
+        let mut open = self.packets.iter().skip(self.voided);
+        let at = self.voided + open.position(|it| it.first < lowest_far)?;
+        Some(self.packets.remove(at))
+    }
+
     /// Takes the voided packets whose time is over.
     fn take_voided(&mut self, now: Nanos, holding: &Holding) -> Vec<Held> {
         let voided = self.packets[..self.voided].iter();
@@ -69,8 +76,12 @@ impl Far {
 impl<P: Protocol> Arbiter<P> {
     /// Returns whether a sequence of the current session is far beyond everything known.
     pub(super) fn is_far(&self, first: u64) -> bool {
+        first >= self.lowest_far() && !planted(ArbiterBug::JumpBelieved)
+    }
+
+    fn lowest_far(&self) -> u64 {
         let known = self.next.max(self.announced).max(self.queue.end());
-        first >= known.saturating_add(FAR) && !planted(ArbiterBug::JumpBelieved)
+        known.saturating_add(FAR)
     }
 
     /// Holds a packet of the current session that lies far ahead.
@@ -82,10 +93,12 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let held = self.held(arrived, head.first, head.first + head.count);
         self.far.is_confirmed |= self.far.confirms(&held);
-        if self.far.packets.len() < PACKETS_MAX {
-            self.far.packets.push(held);
-        } else {
-            self.drop_held(held, FAR_AHEAD, out);
+        self.far.packets.push(held);
+        if self.far.packets.len() > PACKETS_MAX {
+            // The newest one may be confirmed by the next.
+            self.far.voided = self.far.voided.saturating_sub(1);
+            let oldest = self.far.packets.remove(0);
+            self.drop_held(oldest, FAR_AHEAD, out);
         }
         self.settle(false, out);
     }
@@ -94,6 +107,10 @@ impl<P: Protocol> Arbiter<P> {
     pub(super) fn settle_far(&mut self, is_end: bool, out: &mut impl Listen<P>) {
         if self.far.is_empty() {
             return;
+        }
+        if let Some(held) = self.far.take_near(self.lowest_far()) {
+            // That settles again.
+            return self.take_held(held, out);
         }
         let is_nothing_else = self.is_joining && self.queue.is_empty();
         // The only packet of an input is its stream.
@@ -147,5 +164,5 @@ fn is_over(held: &Held, now: Nanos, holding: &Holding) -> bool {
 
 /// Returns whether a packet lies near the messages `first..end`.
 const fn is_near(held: &Held, first: u64, end: u64) -> bool {
-    held.first <= end.saturating_add(FAR) && first <= held.end.saturating_add(FAR)
+    held.first < end.saturating_add(FAR) && first < held.end.saturating_add(FAR)
 }
