@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tickcast_subscriber::{Event, Item, Subscriber};
 use tickcast_test_support::{
-    PATIENCE, Publisher, channel, endless, free_group, number, one_channel, simulated,
+    PATIENCE, Publisher, channel, endless, free_address, free_group, number, one_channel, simulated,
 };
 use xxhash_rust::xxh3::Xxh3;
 
@@ -243,11 +243,8 @@ fn independent_subscribers_scout_or_hold_off() {
 
 #[test]
 fn independent_subscriber_follows_restarted_publisher() {
-    let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let control = reserved.local_addr().expect("its address").to_string();
-    drop(reserved);
     let mut config = one_channel(&[free_group()], simulated(10_000, 10_000, 2));
-    config["control"] = control.into();
+    config["control"] = free_address().to_string().into();
     let mut publisher = Publisher::start(&config);
     let Some(stranger) = Running::start(&publisher, "0.05", &["--seed", "9"]) else {
         return;

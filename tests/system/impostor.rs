@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickcast_publisher::Config;
@@ -18,7 +17,7 @@ use tickcast_subscriber::{
     Event, Item, LossCause, Position, ReceiverCounters, Subscriber, Transport,
 };
 use tickcast_test_support::{
-    Follower, Publisher, channel, drive, endless, free_group, number, one_channel,
+    Follower, PATIENCE, Publisher, channel, drive, endless, free_group, number, one_channel,
 };
 use xxhash_rust::xxh3::Xxh3;
 
@@ -332,7 +331,7 @@ fn forged_run_and_end_beyond_silent_publisher_cost_nothing() {
         assert!(!attacked.subscriber.ended(), "attack {attack}");
     }
     drop(writer);
-    let ended = std::thread::spawn(move || publisher.end_session(Duration::from_secs(60)));
+    let ended = std::thread::spawn(move || publisher.end_session(PATIENCE));
     drive(&mut witness, |all| {
         attacked.poll_with(&mut |item| held.take(item));
         attacked.subscriber.ended() && all[0].subscriber.ended() && ended.is_finished()

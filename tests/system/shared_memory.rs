@@ -11,8 +11,8 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 use tickcast_subscriber::{Event, LossCause, Transport};
 use tickcast_test_support::{
-    Follower, PATIENCE, Publisher, binary, channel, drive, drive_to_end, end, endless, free_group,
-    number, one_channel, simulated,
+    Follower, PATIENCE, Publisher, binary, channel, drive, drive_to_end, end, endless,
+    free_address, free_group, number, one_channel, simulated,
 };
 
 /// The user and group ID of another user of the host.
@@ -110,11 +110,8 @@ fn waiting_shm_subscriber_receives_all_records() {
 #[test]
 fn killed_publisher_leaves_whole_files_and_new_epoch() {
     let place = Place::new("killed");
-    let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let control = reserved.local_addr().expect("its address");
-    drop(reserved);
     let mut config = by_memory(&place.0, endless(20_000, 2));
-    config["control"] = control.to_string().into();
+    config["control"] = free_address().to_string().into();
     let mut publisher = Publisher::start(&config);
     let mut followers = [1, 2].map(|n| follower(&publisher, &format!("s{n}")));
     for lives in 1..=3 {

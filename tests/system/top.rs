@@ -6,7 +6,7 @@ use serde_json::Value;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, ReceiverConfig};
 use tickcast_test_support::{
-    Follower, Publisher, binary, drive, end, endless, free_group, number, one_channel,
+    Follower, Publisher, binary, drive, end, endless, free_address, free_group, number, one_channel,
 };
 
 /// Runs a command to its end while the followers receive.
@@ -173,10 +173,7 @@ fn publisher_status_after(
 
 #[test]
 fn top_without_any_publisher_exits_as_unreachable() {
-    // Nobody listens at a port that was just released.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address").to_string();
-    drop(free);
+    let address = free_address().to_string();
     let top = run(
         &["top", &address, "--once", "--json", "--every", "0.2"],
         &mut [],

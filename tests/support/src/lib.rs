@@ -21,8 +21,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub use system::{
-    Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, end, endless, free_group,
-    number, one_channel, simulated, verbs_libraries,
+    Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, end, endless,
+    free_address, free_group, number, one_channel, simulated, verbs_libraries,
 };
 
 /// Upper bound of every wait in a test. It only turns a hang into a failure.

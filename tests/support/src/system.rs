@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -63,6 +63,17 @@ pub fn free_group() -> SocketAddrV4 {
         group,
         20_000 + ((pid.wrapping_mul(31) + n * 7) % 30_000) as u16,
     )
+}
+
+/// Returns a loopback address that only this process uses. The IP address is the process's own, and the
+/// kernel chooses higher ports. A publisher may bind it again and again; until then, nobody listens there.
+#[must_use]
+pub fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(10_000);
+    // A process ID has at most 22 bits.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let port = NEXT.fetch_add(1, Ordering::Relaxed);
+    SocketAddr::from(([127, 128 | high, middle, low], port))
 }
 
 /// Returns a config with one channel 1, "all", on these lines, fed by `input`.

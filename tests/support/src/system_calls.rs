@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
 /// System calls of polling. A poll reads from the network, and now and then from the publisher, even if
 /// nothing has arrived. The last one is how a worker idles.
@@ -22,6 +23,22 @@ fn calls(trace: &str) -> impl Iterator<Item = (&str, &str)> {
         // The second half of a call that another thread interrupted.
         (!name.starts_with('<')).then_some((thread, name))
     })
+}
+
+/// Checks that strace is installed, and that this host permits it to trace.
+///
+/// # Errors
+/// The reason why system calls can't be counted here.
+pub fn strace_works() -> Result<(), String> {
+    let tried = Command::new("strace")
+        .args(["-f", "-o", "/dev/null", "true"])
+        .output();
+    let why = match tried {
+        Ok(done) if done.status.success() => return Ok(()),
+        Ok(done) => format!("strace can't trace here: {}", crate::text(&done.stderr)),
+        Err(_) => "strace is not here; `make setup` installs it".to_owned(),
+    };
+    Err(format!("system calls are not counted: {why}"))
 }
 
 /// Runs `traced` until it succeeds, and panics with all errors after ten failed runs. A machine that

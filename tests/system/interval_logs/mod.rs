@@ -28,14 +28,15 @@ fn run(messages: u64, messages_per_s: u64) -> Run {
     let path = |name: &str| folder.path().join(name);
     let (of_publisher, of_listener) = (path("publisher.hlog"), path("listener.hlog"));
     let mut input = simulated(messages, messages_per_s, 1);
-    // The histograms reach one hour, so the simulated day has to be today, half an hour ago.
-    let today = jiff::Zoned::now()
-        .in_tz("America/New_York")
-        .expect("the venue's time zone");
-    let midnight = today.start_of_day().expect("a midnight");
-    let second = (today.timestamp() - midnight.timestamp()).get_seconds();
-    input["trade_date"] = today.date().to_string().into();
-    input["begins_at_s"] = (second - 1_800).max(0).into();
+    // The histograms reach one hour, so the market begins half an hour ago. A simulated day has 86,000 s: in
+    // its last minutes, the market begins a little earlier.
+    let ago = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(30);
+    let begins = ago.in_tz("America/New_York");
+    let begins = begins.expect("the venue's time zone");
+    let midnight = begins.start_of_day().expect("a midnight");
+    let second = (begins.timestamp() - midnight.timestamp()).get_seconds();
+    input["trade_date"] = begins.date().to_string().into();
+    input["begins_at_s"] = second.min(85_999).into();
     let mut config = one_channel(&[free_group()], input);
     config["latency_log"] = json!({ "path": of_publisher, "interval_ms": 100 });
     let publisher = Publisher::start(&config);

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tickcast_publisher::{Config, InlinePublisher, SourcePosition, trade};
 use tickcast_subscriber::{Core, Event, Idle, Item, Subscriber};
-use tickcast_test_support::system_calls::{calls_are_few, calls_are_receiving, once};
+use tickcast_test_support::system_calls::{calls_are_few, calls_are_receiving, once, strace_works};
 use tickcast_test_support::{PATIENCE, Publisher, free_group, one_channel, simulated};
 
 const PUBLISHER: &str = "STEADY_PUBLISHER";
@@ -162,11 +162,10 @@ fn follow_bursts(control: String, sent: &AtomicU64, taken: &AtomicU64) {
     subscriber.leave();
 }
 
-/// Runs the program of this name under strace. Returns its trace and its output. Without strace, prints a
-/// notice and returns `None`.
+/// Runs the program of this name under strace. Returns its trace and its output. On a host without strace,
+/// or one that forbids it to trace, prints a notice and returns `None`.
 fn under_strace(program: &str, env: &[(&str, String)]) -> Option<(PathBuf, TempDir, String)> {
-    if Command::new("strace").arg("--version").output().is_err() {
-        let why = "strace is not here, so system calls are not counted; `make setup` installs it";
+    if let Err(why) = strace_works() {
         writeln!(std::io::stderr(), "\nSKIPPED: {why}").expect("stderr takes it");
         return None;
     }

@@ -3,7 +3,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -14,7 +13,7 @@ use tickcast_reliability::ring::{CONTROL_PAGE_LEN, offset};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use tickcast_test_support::{Publisher, endless, free_group, one_channel};
+use tickcast_test_support::{Publisher, endless, free_address, free_group, one_channel};
 
 /// Number of words that a half-written slot holds behind its header: a part of a record.
 const RECORD_WORDS: usize = 3;
@@ -36,10 +35,8 @@ impl Kept {
     pub fn fed(input: Value) -> Self {
         let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let state = tempfile::tempdir().expect("a folder");
-        // The port was free just now, and most likely still is when the publisher binds it.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
         let mut config = one_channel(&[free_group()], input);
-        config["control"] = json!(free.expect("a port"));
+        config["control"] = json!(free_address());
         config["ring_dir"] = json!(rings.path());
         config["state_dir"] = json!(state.path());
         Self {

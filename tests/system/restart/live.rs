@@ -12,7 +12,7 @@ use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 use tickcast_subscriber::record::{InstrumentDefMsg, MboMsg, RecordBatch, SymbolMappingMsg};
 use tickcast_subscriber::{Event, Item, StreamEvent};
-use tickcast_test_support::{Follower, PATIENCE, Publisher, wait_for};
+use tickcast_test_support::{Follower, PATIENCE, Publisher, free_address, wait_for};
 
 use super::kept::Kept;
 
@@ -51,9 +51,7 @@ struct Run {
 
 impl Run {
     fn new() -> Self {
-        // The port was free just now, and most likely still is when the publisher binds it.
-        let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let to = free.expect("a port");
+        let to = free_address();
         let lines = json!([{ "listen": to }]);
         let kept = Kept::fed(json!({ "source": 9, "kind": "udp", "lines": lines }));
         let (publisher, _, epoch) = kept.started();

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tickcast_test_support::program;
-pub(crate) use tickcast_test_support::{Running, publisher_bin, signal, text, wait_for};
+pub(crate) use tickcast_test_support::{
+    Running, free_address, publisher_bin, signal, text, wait_for,
+};
 
 /// Returns the command that runs the binary under test with these arguments.
 pub(crate) fn tickcast(args: &[&str]) -> Command {

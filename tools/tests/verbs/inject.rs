@@ -2,13 +2,9 @@
 //! sequence.
 
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
-use std::thread::sleep;
-use std::time::Duration;
+use std::net::{SocketAddrV4, UdpSocket};
 
-use crate::common::{
-    Running, group, json_at, listener, run, signal, speaker, start, text, wait_for,
-};
+use crate::common::{group, json_at, listener, run, signal, speaker, start, text, wait_for};
 use serde_json::{Value, json};
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
@@ -39,18 +35,32 @@ fn datagram(channel: u16, sequence: u64, kind: Kind) -> Vec<u8> {
     [header.to_bytes(crc).to_vec(), payload].concat()
 }
 
-/// Returns all datagrams that arrive before the relay ends, whatever the pauses between them.
-fn drain(socket: &UdpSocket, relay: &mut Running) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
+/// Number of datagrams that are sent before all are read. Even a small kernel buffer holds them.
+const UNREAD_MAX: u64 = 64;
+
+/// Returns whether all sockets of a group have been read to the end.
+fn is_read(group: SocketAddrV4) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+    let address = u32::from_le_bytes(group.ip().octets());
+    let address = format!("{address:08X}:{:04X}", group.port());
+    // The columns: number, local address, remote address, state, bytes to send and to read.
+    let sockets: Vec<Vec<_>> = (sockets.lines())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let mut own = sockets
+        .iter()
+        .filter(|columns| columns[1] == address)
+        .peekable();
+    assert!(own.peek().is_some(), "no socket of {group}: {sockets:?}");
+    own.all(|columns| columns[4].ends_with(":00000000"))
+}
+
+/// Reads all waiting datagrams.
+fn read(socket: &UdpSocket, all: &mut Vec<Vec<u8>>) {
     let mut buffer = [0; 2048];
-    wait_for("the end of the relay", || {
-        let over = relay.child().try_wait().unwrap();
-        while let Ok(len) = socket.recv(&mut buffer) {
-            all.push(buffer[..len].to_vec());
-        }
-        over
-    });
-    all
+    while let Ok(len) = socket.recv(&mut buffer) {
+        all.push(buffer[..len].to_vec());
+    }
 }
 
 /// Sends `count` datagrams per channel through the relay, and ends both sessions. Returns the
@@ -61,9 +71,10 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
     let (ready, report) = (path("ready.json"), path("report.json"));
     let (from, to) = (group(), group());
     let (out, input) = (listener(to), speaker(from));
-    let (from, to) = (from.to_string(), to.to_string());
+    out.set_nonblocking(true).unwrap();
+    let (at, to) = (from.to_string(), to.to_string());
     let mut args = vec![
-        "inject", "--from", &from, "--to", &to, "--report", &report, "--quiet",
+        "inject", "--from", &at, "--to", &to, "--report", &report, "--quiet",
     ];
     args.extend([
         "--ready-file",
@@ -76,14 +87,18 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
     args.extend(options);
     let mut running = start(&args);
     json_at(ready.as_ref());
+    let mut came = Vec::new();
     for sequence in 1..=count {
         for channel in [1, 2] {
             input
                 .send(&datagram(channel, sequence, Kind::Data))
                 .unwrap();
         }
-        if sequence % 32 == 0 {
-            sleep(Duration::from_millis(1));
+        if sequence % (UNREAD_MAX / 2) == 0 {
+            wait_for("the relay's reading", || {
+                read(&out, &mut came);
+                is_read(from).then_some(())
+            });
         }
     }
     for channel in [1, 2] {
@@ -91,7 +106,11 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
             .send(&datagram(channel, count + 1, Kind::End))
             .unwrap();
     }
-    let came = drain(&out, &mut running);
+    wait_for("the end of the relay", || {
+        let over = running.child().try_wait().unwrap();
+        read(&out, &mut came);
+        over
+    });
     let done = running.output();
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     (came, json_at(report.as_ref()))

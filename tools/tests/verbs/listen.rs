@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
-use crate::common::{Publisher, group, json_at, run, signal, start, text, wait_for};
+use crate::common::{Publisher, free_address, group, json_at, run, signal, start, text, wait_for};
 use serde_json::Value;
 use tickcast_reliability::control::{Message, RejectCode, Rejected};
 use tickcast_reliability::types::ChannelId;
@@ -260,11 +260,7 @@ fn listen_without_publisher_times_out_with_reason() {
     // A socket that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
-    let nobody = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let nobody = free_address().to_string();
     for address in [silent, nobody] {
         let args = [
             "listen",
@@ -467,13 +463,8 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
 
 #[test]
 fn listen_may_start_before_its_publisher() {
-    // The address must be known in advance, so take a port that is free now.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let address = format!("127.0.0.1:{port}");
+    // The address must be known in advance.
+    let address = free_address().to_string();
     let mut running = start(&[
         "listen",
         "--connect",
@@ -483,7 +474,7 @@ fn listen_may_start_before_its_publisher() {
         "--format",
         "count",
         "--join-timeout",
-        "30",
+        "600",
     ]);
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(running.child().try_wait().unwrap().is_none(), "it waits");

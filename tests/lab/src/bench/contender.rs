@@ -13,8 +13,8 @@ use crate::network::End;
 use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::signals::Stop;
 
-/// How long each step may take beyond its expected time.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long each step may take beyond its expected time. It only turns a hang into a failure.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// One process. Dropping it ends the process.
 pub(crate) struct Process {

@@ -13,8 +13,9 @@ const LIFE_MIN: Duration = Duration::from_secs(40);
 const GROWN_UP: Duration = Duration::from_secs(600);
 /// Growth from here on, after [`GROWN_UP`], is a leak. In hundredths of a percent.
 const GROWTH_MAX: u64 = 100;
-/// Maximum for any process: about three times its rings, windows and records together.
-const HELD_MAX_KIB: u64 = 96 << 10;
+/// Maximum for any process: about four times its rings, windows and records together, because page sizes and
+/// allocators differ between machines.
+const HELD_MAX_KIB: u64 = 128 << 10;
 
 /// Memory samples of one process over its life.
 pub(crate) struct Memory {
@@ -151,7 +152,7 @@ mod tests {
         };
         assert!(!leaks(600, 10_000, 10_099) && leaks(600, 10_000, 10_100));
         // A young process may still touch its memory for the first time.
-        assert!(!leaks(599, 10_000, 40_000) && leaks(40, 10_000, 100_000));
+        assert!(!leaks(599, 10_000, 40_000) && leaks(40, 10_000, 140_000));
     }
 
     #[test]
