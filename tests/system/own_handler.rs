@@ -137,7 +137,7 @@ fn independent_handler_records_arrive_whole_under_loss() {
                 std::thread::sleep(Duration::from_micros(50));
             }
             assert!(
-                began.elapsed() < tickcast_test_support::PATIENCE,
+                began.elapsed() < PATIENCE,
                 "{events:?}"
             );
         }
