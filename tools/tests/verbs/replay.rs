@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
+use crate::common::{Publisher, data, free_address, group, json_at, listener, run, start, text};
 use serde_json::Value;
 use tickcast_test_support::recorded::{
     PCAP_HEADER, block, logins_around_a_gap, system_event, udp_frame,
@@ -282,8 +282,7 @@ fn replay_of_tops_capture_matches_packet_for_packet() {
 fn replay_to_closed_port_reports_no_listener() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20)).display().to_string();
-    let (socket, to) = unicast();
-    drop(socket);
+    let to = free_address().to_string();
     let done = run(&["replay", &path, "--to", &to, "--quiet", "--rate", "5000"]);
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stdout));
     assert!(
