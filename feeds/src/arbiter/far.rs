@@ -45,13 +45,19 @@ impl Far {
         packets.any(|it| !is_copy(it) && is_near(held, it.first, it.end))
     }
 
-    /// Voids all packets, if a packet on this line that continues the old position does so.
-    pub(super) fn void(&mut self, line: usize, now: Nanos, holding: &Holding) {
-        let Some(oldest) = self.packets.get(self.voided) else {
-            return;
-        };
+    /// Voids all packets, if a packet of the messages `first..end` that continues the old position does so.
+    pub(super) fn void(
+        &mut self,
+        line: usize,
+        (first, end): (u64, u64),
+        now: Nanos,
+        holding: &Holding,
+    ) {
+        let open = &self.packets[self.voided..];
+        let is_due = open.first().is_some_and(|it| is_over(it, now, holding));
         let came_on = self.packets.iter().any(|it| it.line == line);
-        if came_on || is_over(oldest, now, holding) {
+        // One that is near follows it, or was overtaken by it.
+        if (came_on || is_due) && !open.iter().any(|it| is_near(it, first, end)) {
             self.voided = self.packets.len();
             self.is_confirmed = false;
         }

@@ -7,9 +7,9 @@
 //! - A missing message is lost when every line has passed it, or when the wait is over. A line that
 //!   falls silent is not waited for.
 //! - A message that was delivered before is a duplicate; a message that was passed over is late.
-//! - The first packet may have any sequence, which another one confirms if it is high: messages
-//!   before it are no loss, unless `expect_from_one`.
-//! - Another session, or a sequence far ahead, is a candidate until it is confirmed.
+//! - The first packet may have any sequence: messages before it are no loss, unless
+//!   `expect_from_one`.
+//! - Another session, or a sequence far ahead, is followed once it is confirmed.
 //! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
 //!   heartbeats below the next sequence, or by the time at which it sent the packet. After a
 //!   resumption, packets below the next sequence say so once the slower lines can't be the cause.
@@ -397,7 +397,9 @@ impl<P: Protocol> Arbiter<P> {
         }
         self.refute(arrived.line, is_news);
         if end >= self.next {
-            self.far.void(arrived.line, self.now, &self.holding);
+            let messages = (first, end);
+            self.far
+                .void(arrived.line, messages, self.now, &self.holding);
         }
         self.heard(arrived.line, &head, out);
         self.lines[arrived.line].mark(first, self.next, self.now);
