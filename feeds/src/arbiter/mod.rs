@@ -40,7 +40,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::{Recent, sum};
-use self::refused::{FOREIGN, with_origin};
+use self::refused::{refusal, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -785,14 +785,6 @@ fn count<'a>(blocks: impl Blocks<'a>) -> u64 {
 fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
     blocks.by_ref().for_each(drop);
     blocks.fault().is_none() && blocks.is_exact()
-}
-
-/// Returns the incident of a packet that is not taken.
-fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
-    blocks.by_ref().for_each(drop);
-    blocks
-        .fault()
-        .map_or(FOREIGN, |reason| Incident::Malformed { reason })
 }
 
 fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {

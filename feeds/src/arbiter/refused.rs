@@ -2,6 +2,7 @@
 
 use tickcast_reliability::types::Nanos;
 
+use super::protocol::Blocks;
 use crate::source::{Incident, PacketOrigin};
 
 /// The incident of a packet that nothing recognises, without its origin.
@@ -21,4 +22,12 @@ pub(super) const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Inci
         },
         other => other,
     }
+}
+
+/// Returns the incident of a packet that is not taken.
+pub(super) fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
+    blocks.by_ref().for_each(drop);
+    blocks
+        .fault()
+        .map_or(FOREIGN, |reason| Incident::Malformed { reason })
 }
