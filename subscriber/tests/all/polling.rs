@@ -614,7 +614,7 @@ fn dropped_subscriber_returns_its_connection() {
 
 /// Returns an offer of verbs from a host for which this host has no device: loopback belongs to none.
 fn verbs_offer() -> FanOutOffer {
-    let sender = std::net::Ipv4Addr::LOCALHOST;
+    let sender = Ipv4Addr::LOCALHOST;
     FanOutOffer::Verbs {
         lines: vec![VerbsLine {
             group: "239.255.8.1".parse().unwrap(),
