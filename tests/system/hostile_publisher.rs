@@ -242,6 +242,7 @@ fn welcome_with_huge_or_impossible_ring_is_a_typed_error() {
     drive(&mut followers, |_| {
         victim.log().contains("can't receive the channel")
     });
+    // A subscriber holds about 15 MiB, and this ring claims 9 GiB.
     let resident = victim.resident_max();
     assert!(resident < 256 << 10, "{resident} KiB were resident");
     let blocks = file.metadata().expect("it is open").blocks();

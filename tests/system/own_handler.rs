@@ -136,10 +136,7 @@ fn independent_handler_records_arrive_whole_under_loss() {
             if !polled.worked() {
                 std::thread::sleep(Duration::from_micros(50));
             }
-            assert!(
-                began.elapsed() < PATIENCE,
-                "{events:?}"
-            );
+            assert!(began.elapsed() < PATIENCE, "{events:?}");
         }
     };
     poll_until(&|events| events.iter().any(|e| matches!(e, Event::Joined { .. })));

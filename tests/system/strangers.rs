@@ -184,9 +184,10 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     }
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
     assert!(still_open > 400, "{still_open} strangers were still open");
-    // Unread output is bounded for each address, not for each connection.
+    // Each of the eight addresses may leave 64 MiB unread, in buffers of up to twice that. Without a bound
+    // for an address, 500 connections would leave 4 MiB each.
     let grown = most - before;
-    assert!(grown < 512 << 20, "{before} bytes grew by {grown}");
+    assert!(grown < 1 << 30, "{before} bytes grew by {grown}");
 }
 
 #[test]
