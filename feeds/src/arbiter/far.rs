@@ -56,7 +56,7 @@ impl Far {
         let open = &self.packets[self.voided..];
         let is_due = open.first().is_some_and(|it| is_over(it, now, holding));
         let came_on = self.packets.iter().any(|it| it.line == line);
-        // One that is near follows it, or was overtaken by it.
+        // A packet near a far one follows it, or was overtaken by it.
         if (came_on || is_due) && !open.iter().any(|it| is_near(it, first, end)) {
             self.voided = self.packets.len();
             self.is_confirmed = false;
