@@ -177,7 +177,7 @@ impl Listen<MoldUdp64> for Followed {
     }
 }
 
-/// Runs [`Checks`] on packets of ITCH 5.0 over MoldUDP64, or on messages as in a file, with a small table
+/// Runs `Checks` on packets of ITCH 5.0 over MoldUDP64, or on messages as in a file, with a small table
 /// of orders.
 pub fn itch(bytes: &[u8]) {
     let mut input = Bytes(bytes);
@@ -233,12 +233,12 @@ pub fn itch(bytes: &[u8]) {
     assert_eq!(decoder.counts().total(), told, "counted by type");
 }
 
-/// Runs [`Checks`] on segments of TOPS.
+/// Runs `Checks` on segments of TOPS.
 pub fn iex_tops(bytes: &[u8]) {
     iex(bytes, 0x8003);
 }
 
-/// Runs [`Checks`] on segments of DEEP.
+/// Runs `Checks` on segments of DEEP.
 pub fn iex_deep(bytes: &[u8]) {
     iex(bytes, 0x8004);
 }
