@@ -341,9 +341,17 @@ mod tests {
 
     /// Follows lines with the limits of a recording, as packets arrive: µs, line, bytes.
     fn run_recorded(lines: usize, packets: &[(u64, usize, Vec<u8>)]) -> Vec<String> {
+        run_within(Holding::RECORDED, lines, packets)
+    }
+
+    fn run_within(
+        holding: Holding,
+        lines: usize,
+        packets: &[(u64, usize, Vec<u8>)],
+    ) -> Vec<String> {
         let lines = Lines {
             count: lines,
-            holding: Holding::RECORDED,
+            holding,
         };
         let mut mold: Mold = Arbiter::new(MoldUdp64::new(|_| true), lines, false);
         let mut told = Told::default();
@@ -408,6 +416,58 @@ mod tests {
             ],
         );
         assert_eq!(told, ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"]);
+    }
+
+    #[test]
+    fn old_packet_on_candidates_line_refutes_it_at_once() {
+        let told = run_recorded(
+            2,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (10, 0, packet(T, 1, 1, &[b"x"])),
+                (20, 0, packet(S, 2, 0, &[])),
+                (2_000_000, 1, packet(T, 1, 1, &[b"x"])),
+            ],
+        );
+        assert_eq!(told, ["0:1=a", "foreign", "foreign"]);
+    }
+
+    #[test]
+    fn slower_line_refutes_a_session_once_the_skew_is_over() {
+        let told = |us| {
+            run_within(
+                Holding::live(600, 6_000),
+                2,
+                &[
+                    (0, 0, packet(S, 1, 1, &[b"a"])),
+                    (1, 1, packet(S, 1, 1, &[b"a"])),
+                    (10, 0, packet(T, 1, 1, &[b"x"])),
+                    (us, 1, packet(S, 2, 0, &[])),
+                    (50_000, 0, packet(T, 2, 1, &[b"y"])),
+                ],
+            )
+        };
+        let accepted = ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"];
+        assert_eq!(told(6_010), accepted, "it may still lag");
+        assert_eq!(told(6_011), ["0:1=a", "old 1", "foreign", "foreign"]);
+    }
+
+    #[test]
+    fn heartbeat_voids_no_confirmed_session_behind_a_hole() {
+        let told = run_recorded(
+            1,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (10, 0, packet(S, 3, 1, &[b"c"])),
+                (20, 0, packet(T, 1, 1, &[b"x"])),
+                (30, 0, packet(T, 2, 1, &[b"y"])),
+                (40, 0, packet(S, 4, 0, &[])),
+                (2_000_000, 0, packet(T, 3, 1, &[b"z"])),
+            ],
+        );
+        let closed = ["0:1=a", "gap 0:2+1", "0:3=c"];
+        let followed = ["session 1:1", "1:1=x", "1:2=y", "1:3=z"];
+        assert_eq!(told, [&closed[..], &followed[..]].concat());
     }
 
     /// Packets of one message each, `first..end`, `step_us` apart, with one more behind the 50th.
