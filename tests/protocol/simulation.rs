@@ -174,6 +174,7 @@ const MENU: [(&str, &[&str]); 51] = [
     ("impostor", &["attack", "forged", "rollbacks"]),
     ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
     ("impostor-keys", &["forged", "drop", "reset"]),
+    ("impostor-deadline", &["forged", "drop", "reset"]),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

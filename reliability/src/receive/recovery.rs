@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::Refused;
 use crate::delivery::{Deliver, Delivery, LossCause, Via};
 use crate::receive::config::ReceiverConfig;
+use crate::receive::confirmed::LossLimit;
 use crate::receive::gaps::Origin;
 use crate::receive::in_order::InOrder;
 use crate::receive::lines::Lines;
@@ -197,9 +198,9 @@ impl Recovery {
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);
     }
 
-    /// Declares lost what the clock says.
-    pub(crate) fn lose_overdue(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        while let Some((range, cause)) = self.repair.overdue(now) {
+    /// Declares lost what the clock says, as far as `limit` lets it.
+    pub(crate) fn lose_overdue(&mut self, now: Nanos, limit: &LossLimit, on: &mut dyn Deliver) {
+        while let Some((range, cause)) = self.repair.overdue(now, limit) {
             self.lose(range, cause);
         }
         self.advance(now, on);

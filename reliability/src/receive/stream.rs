@@ -376,7 +376,11 @@ impl EpochStream {
 
     /// Declares lost what the clock says, and does what follows from the new state.
     pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        self.recovery.lose_overdue(now, on);
+        let limit = self.extent.loss_limit();
+        if self.join.is_link_up() && now >= self.recovery.repair().next_confirmation(&limit) {
+            self.extent.progress_mut().query_soon(now);
+        }
+        self.recovery.lose_overdue(now, &limit, on);
         self.resolve(now, on);
     }
 
@@ -631,12 +635,15 @@ impl EpochStream {
 
     /// Returns when a request, a report or a deadline is due if nothing arrives until then.
     pub(crate) fn poll_timeout(&self, lines: &Lines) -> Nanos {
-        let deadline = self.recovery.repair().next_deadline();
+        let (repair, progress) = (self.recovery.repair(), self.extent.progress());
+        let limit = self.extent.loss_limit();
+        let deadline = repair.next_deadline(&limit);
         if !self.join.is_link_up() {
             return deadline;
         }
+        let query = repair.next_confirmation(&limit).max(progress.query_from());
         let request = self.recovery.next_request(lines);
-        deadline.min(request).min(self.extent.progress().due_at())
+        (deadline.min(request).min(query)).min(progress.due_at())
     }
 
     /// The publisher refuses a range. Returns whether it follows our epoch, so that this counts.
