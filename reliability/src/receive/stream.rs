@@ -233,7 +233,9 @@ impl EpochStream {
         let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
         let can_deliver = !anybody || self.recovery.reassembly().can_deliver(datagram);
         let is_readable = can_deliver || planted(Bug::UnreadableTaken);
-        if !is_readable || anybody && self.recovery.contradicts(header) {
+        // A repair copy is the publisher's, so its record number contests the datagram before it.
+        let contradicts = self.recovery.contradicts(header);
+        if !is_readable || anybody && contradicts {
             return self.reject_unreadable(now, sequence);
         }
         let mut held = Held::of(now, arrival.via, datagram);
