@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Refused;
-use crate::delivery::{Deliver, Delivery, LossCause, Via};
+use crate::delivery::{Deliver, Delivery, Event, LossCause, Via};
 use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::LossLimit;
 use crate::receive::gaps::Origin;
@@ -105,21 +105,43 @@ impl Recovery {
     /// Passes everything that is resolved.
     pub(crate) fn advance(&mut self, now: Nanos, on: &mut dyn Deliver) {
         while let Some(found) = self.reassembly.advance(&self.counters, on) {
-            self.handle_misnumbered(found, now);
+            self.handle_misnumbered(found, now, on);
         }
     }
 
     /// Handles two datagrams whose record numbers do not follow. If the second was dropped, it is missing
     /// again, and either may be forged, so the first is contested.
     #[cold]
-    fn handle_misnumbered(&mut self, found: Misnumbered, now: Nanos) {
+    fn handle_misnumbered(&mut self, found: Misnumbered, now: Nanos, on: &mut dyn Deliver) {
         match found {
             Misnumbered::Dropped(sequence) => {
                 self.repair.reopen(sequence, now, &self.counters);
-                self.contest(sequence.previous());
+                self.contest_before(sequence, on);
             }
-            Misnumbered::Before(sequence) => self.repair.contest(sequence),
+            Misnumbered::Before(sequence) => {
+                self.repair.contest(sequence);
+                self.report_contested(sequence, on);
+            }
         }
+    }
+
+    /// Contests the datagram before one that does not follow it.
+    fn contest_before(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
+        let before = sequence.previous();
+        if self.reassembly.contest(before) {
+            self.repair.contest(before);
+            self.report_contested(before, on);
+        }
+    }
+
+    /// Reports that a datagram may be forged. Its publisher's copy decides, if that comes.
+    fn report_contested(&self, sequence: Sequence, on: &mut dyn Deliver) {
+        self.counters.fencing_violations.increment();
+        let event = Event::FencingViolation {
+            sequence,
+            wrong_one_delivered: false,
+        };
+        self.reassembly.stream().emit(&event, on);
     }
 
     /// Counts what is open.
@@ -144,7 +166,7 @@ impl Recovery {
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
         if let Some(found) = (self.reassembly).offer(datagram, held, &self.counters, on) {
-            self.handle_misnumbered(found, held.received_at);
+            self.handle_misnumbered(found, held.received_at, on);
             self.advance(held.received_at, on);
         }
     }
@@ -198,7 +220,7 @@ impl Recovery {
     pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
         while let Some(found) = self.reassembly.advance(&self.counters, on) {
-            self.handle_misnumbered(found, Nanos::ZERO);
+            self.handle_misnumbered(found, Nanos::ZERO, on);
             self.lose(ALL, cause);
         }
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);
@@ -245,10 +267,10 @@ impl Recovery {
 
     /// Returns whether the next datagram does not follow the one before. Either may be forged, so that one is
     /// contested.
-    pub(crate) fn contradicts(&mut self, header: &Header) -> bool {
+    pub(crate) fn contradicts(&mut self, header: &Header, on: &mut dyn Deliver) -> bool {
         let contradicts = self.reassembly.contradicts(header);
         if contradicts {
-            self.contest(header.sequence.previous());
+            self.contest_before(header.sequence, on);
         }
         contradicts
     }

@@ -234,7 +234,7 @@ impl EpochStream {
         let can_deliver = !anybody || self.recovery.reassembly().can_deliver(datagram);
         let is_readable = can_deliver || planted(Bug::UnreadableTaken);
         // A repair copy is the publisher's, so its record number contests the datagram before it.
-        let contradicts = self.recovery.contradicts(header);
+        let contradicts = self.recovery.contradicts(header, on);
         if !is_readable || anybody && contradicts {
             return self.reject_unreadable(now, sequence);
         }
