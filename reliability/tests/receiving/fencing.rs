@@ -2,6 +2,7 @@
 
 use tickcast_reliability::control::{Message, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{Nanos, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
@@ -182,7 +183,7 @@ fn datagram_beyond_confirmed_end_is_not_delivered() {
 #[test]
 fn end_of_repair_path_voids_what_lies_beyond() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         ..immediate()
     };
@@ -258,7 +259,7 @@ fn multicast_is_followed_without_repair_connection() {
 #[test]
 fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         window_slots: 16,
         ..immediate()
     };
@@ -284,7 +285,7 @@ fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
 #[test]
 fn slow_line_without_repair_connection_rolls_nothing_back() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         window_slots: 16,
         ..immediate()
     };
@@ -506,9 +507,34 @@ fn forged_source_loss_does_not_stay_in_the_counter() {
     assert_eq!(world.counters().source_messages_lost.get(), 0);
 }
 
+#[test]
+fn datagram_that_the_next_does_not_follow_is_reported() {
+    let config = ReceiverConfig {
+        repair: false,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let forged = impostor_of(&publisher).publish(2);
+    publisher.publish(1);
+    world.hear(A, &forged);
+    let alarm = Event::FencingViolation {
+        sequence: Sequence(2),
+        wrong_one_delivered: false,
+    };
+    assert!(!world.saw(&alarm));
+    for _ in 0..2 {
+        world.hear(A, &publisher.publish(1));
+    }
+    let alarms = world.events.iter().filter(|it| **it == alarm);
+    assert_eq!(alarms.count(), 1, "nobody can decide");
+    assert_eq!(world.counters().fencing_violations.get(), 1);
+}
+
 /// Returns a world that gives up gaps after 2 ms, in which a forged heartbeat claims sequences 2 to 4.
 fn claimed(publisher: &mut Publisher) -> World {
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
         ..immediate()
     };
