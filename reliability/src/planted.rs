@@ -133,6 +133,12 @@ pub enum Bug {
     DeadlineForgotten,
     /// A gap is given up ten deadlines after it was found (§7).
     DeadlineStretched,
+    /// A gap that only multicast claims is given up at its deadline (§5.5).
+    DeadlineUnconfirmed,
+    /// No STATUS is requested before the deadline of a gap that only multicast claims (§5.5).
+    DeadlineNotAsked,
+    /// A gap that only multicast claims waits for its confirmation for ever (§5.5).
+    DeadlineNotLifted,
     /// The first NACK for a gap is sent 50 us too late (§5.4).
     FirstQuestionLate,
     /// A dead publisher is awaited for ever (§5.5).

@@ -96,7 +96,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
 ];
 
 /// Faults that must have happened in the runs of each profile.
-const MENU: [(&str, &[&str]); 51] = [
+const MENU: [(&str, &[&str]); 52] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
     ("one-receiver", &["drop", "stall", "reset"]),
@@ -174,6 +174,7 @@ const MENU: [(&str, &[&str]); 51] = [
     ("impostor", &["attack", "forged", "rollbacks"]),
     ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
     ("impostor-keys", &["forged", "drop", "reset"]),
+    ("impostor-deadline", &["forged", "drop", "reset"]),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

@@ -364,7 +364,8 @@ pub enum Event {
     MulticastLost,
     /// Multicast arrives again.
     MulticastRestored,
-    /// One sequence had two different contents, probably because another publisher uses our epoch.
+    /// One sequence had two different contents, or the next datagram does not follow it: probably, another
+    /// publisher uses our epoch. The publisher's copy decides, if it comes.
     FencingViolation {
         /// The sequence in question.
         sequence: Sequence,

@@ -16,7 +16,7 @@ const AHEAD_SHARE: u64 = 2;
 const ASK_SHARE: u64 = 8;
 
 /// A STATUS that takes longer confirms nothing for a while: multicast is followed as without a connection.
-const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
+pub(crate) const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
 
 /// The proof that an impostor sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,18 @@ pub(crate) struct Impostor {
     /// Whether an impostor sent what lies beyond `last`. Otherwise the publisher has sent the same
     /// sequences meanwhile.
     pub is_beyond: bool,
+}
+
+/// How far the clock may declare missing sequences lost: what multicast alone claims waits for a STATUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LossLimit {
+    /// The newest sequence that the repair path confirmed.
+    pub confirmed: Sequence,
+    /// From when on nothing waits for a STATUS: at once while nobody can confirm, and [`Nanos::MAX`] while
+    /// no STATUS is awaited.
+    pub lifted_at: Nanos,
+    /// When the last PROGRESS was sent, and what was heard then.
+    pub reported: (Nanos, Sequence),
 }
 
 /// How far the repair path has confirmed the stream.
@@ -55,6 +67,8 @@ pub(crate) struct Confirmed {
     fast_until: Sequence,
     /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
     asked: Option<(Nanos, Sequence)>,
+    /// The same of the last PROGRESS.
+    reported: (Nanos, Sequence),
     /// Whether a datagram of the publisher came that is too old to be compared, although nothing
     /// confirmed what was delivered in its place.
     has_forgotten: bool,
@@ -75,6 +89,7 @@ impl Confirmed {
             rolled_back_to: Sequence::NONE,
             fast_until: SEQUENCE_LAST,
             asked: None,
+            reported: (Nanos::ZERO, Sequence::NONE),
             has_forgotten: false,
         }
     }
@@ -169,6 +184,21 @@ impl Confirmed {
         (self.asked).is_some_and(|(sent_at, _)| now.since(sent_at) >= CONFIRM_WAIT)
     }
 
+    /// How far the clock may declare missing sequences lost.
+    #[must_use]
+    pub(crate) fn loss_limit(&self) -> LossLimit {
+        let lifted_at = match self.asked {
+            _ if self.limit == Sequence(u64::MAX) => Nanos::ZERO,
+            Some((sent_at, _)) => sent_at.after(CONFIRM_WAIT),
+            None => Nanos::MAX,
+        };
+        LossLimit {
+            confirmed: self.newest,
+            lifted_at,
+            reported: self.reported,
+        }
+    }
+
     /// Notes that this sequence came by multicast. Returns whether to report progress now, so that the
     /// publisher confirms how far it is.
     pub(crate) fn is_report_due(&mut self, sequence: Sequence) -> bool {
@@ -182,7 +212,8 @@ impl Confirmed {
 
     /// Notes that a PROGRESS was sent, when everything up to `heard` was known.
     pub(crate) fn note_report(&mut self, sent_at: Nanos, heard: Sequence) {
-        self.asked.get_or_insert((sent_at, heard));
+        self.reported = (sent_at, heard);
+        self.asked.get_or_insert(self.reported);
     }
 
     /// Notes that the publisher's ring itself showed this sequence.
@@ -208,9 +239,8 @@ impl Confirmed {
         heard: Sequence,
         (delivered, remembered): (Sequence, Sequence),
     ) -> Option<Impostor> {
-        let answered = self.asked.take_if(|(sent_at, _)| echo >= *sent_at);
         // The publisher sealed everything that it sent, before we heard of it and said so.
-        let claimed = answered.map(|(_, heard)| heard).filter(|it| *it > newest);
+        let claimed = self.take_answered(echo).filter(|it| *it > newest);
         let beyond_end = ended && heard > newest;
         let known = self.before_down.take();
         let (known, known_record) = known.unwrap_or((self.newest, self.next_record));
@@ -220,6 +250,7 @@ impl Confirmed {
         if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || has_forgotten) {
             return None;
         }
+        self.asked = None;
         // Contents that are no longer remembered cannot be compared with the publisher's copies.
         let is_forgotten = remembered > known && known_record != RecordNumber(0);
         let (last, next_record) = match is_forgotten {
@@ -234,6 +265,17 @@ impl Confirmed {
             next_record,
             is_beyond: is_forgotten || beyond_end || claimed.is_some_and(|it| it > last),
         })
+    }
+
+    /// Returns what was heard when a PROGRESS was sent that this STATUS is the first to answer. Those sent
+    /// after it still wait.
+    fn take_answered(&mut self, echo: Nanos) -> Option<Sequence> {
+        let (_, heard) = self.asked.take_if(|(sent_at, _)| echo >= *sent_at)?;
+        if echo < self.reported.0 {
+            self.asked = Some(self.reported);
+            return Some(heard);
+        }
+        Some(heard.max(self.reported.1))
     }
 
     /// The proof that an impostor sent what was heard beyond END, the sequence `last`.
@@ -360,6 +402,43 @@ mod tests {
         assert_eq!(
             beyond.map(|it| (it.last, it.is_beyond)),
             Some((Sequence(115), true))
+        );
+    }
+
+    #[test]
+    fn report_behind_an_answered_one_still_waits() {
+        let mut of = confirmed();
+        of.note_report(Nanos(7), Sequence(100));
+        of.note_report(Nanos(8), Sequence(120));
+        assert_eq!(status(&mut of, 110, 7, 120), None, "it heard no more then");
+        assert_eq!(of.loss_limit().lifted_at, Nanos(8).after(CONFIRM_WAIT));
+        assert_eq!(status(&mut of, 110, 8, 120), Some((110, true)));
+        assert_eq!(of.loss_limit().lifted_at, Nanos::MAX);
+    }
+
+    #[test]
+    fn losses_wait_for_status_that_can_come() {
+        let mut of = Confirmed::new(64);
+        assert_eq!(of.loss_limit().lifted_at, Nanos::ZERO, "nobody can confirm");
+        of.restart(Sequence(100), Sequence(100), RECORD);
+        let waits = LossLimit {
+            confirmed: Sequence(100),
+            lifted_at: Nanos::MAX,
+            reported: (Nanos::ZERO, Sequence::NONE),
+        };
+        assert_eq!(of.loss_limit(), waits);
+        of.note_report(Nanos(7), Sequence(110));
+        let overdue_at = Nanos(7).after(CONFIRM_WAIT);
+        assert_eq!(
+            (of.loss_limit().lifted_at, of.loss_limit().reported),
+            (overdue_at, (Nanos(7), Sequence(110)))
+        );
+        of.link_is_down();
+        assert_eq!(of.loss_limit().lifted_at, Nanos::ZERO);
+        of.welcome(Sequence(112), RECORD, Sequence(900));
+        assert_eq!(
+            (of.loss_limit().confirmed, of.loss_limit().lifted_at),
+            (Sequence(112), Nanos::MAX)
         );
     }
 

@@ -7,7 +7,7 @@ use crate::control::{ChannelOffer, Status};
 use crate::delivery::Via;
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
-use crate::receive::confirmed::{Confirmed, Impostor};
+use crate::receive::confirmed::{Confirmed, Impostor, LossLimit};
 use crate::receive::end::EndState;
 use crate::receive::progress::ProgressState;
 use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange};
@@ -41,6 +41,11 @@ impl Extent {
     /// The newest sequence that the repair path confirmed, and the last one that multicast may claim.
     pub(crate) fn confirmed(&self, now: Nanos) -> (Sequence, Sequence) {
         (self.confirmed.newest(), self.confirmed.limit(now))
+    }
+
+    /// How far the clock may declare missing sequences lost.
+    pub(crate) fn loss_limit(&self) -> LossLimit {
+        self.confirmed.loss_limit()
     }
 
     /// The timer of PROGRESS, and how far the publisher is.

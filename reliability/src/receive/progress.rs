@@ -175,9 +175,14 @@ impl ProgressState {
     pub(crate) fn query_soon(&mut self, now: Nanos) {
         let soonest = match planted(Bug::StatusWithoutLimit) {
             true => now,
-            false => self.checked_at.after(self.follow).max(now),
+            false => self.query_from().max(now),
         };
         self.due_at = self.due_at.min(soonest);
+    }
+
+    /// From when on [`ProgressState::query_soon`] makes a report due at once.
+    pub(crate) fn query_from(&self) -> Nanos {
+        self.checked_at.after(self.follow)
     }
 
     /// Returns whether to send a report now, and schedules the next one.

@@ -53,6 +53,15 @@ pub(crate) struct Conflict {
     pub is_newly_contested: bool,
 }
 
+/// Two datagrams in a row whose record numbers do not follow, so that one of them is forged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misnumbered {
+    /// The second waited and was dropped: this sequence is missing again.
+    Dropped(Sequence),
+    /// The second is the publisher's, so the first, with this sequence, is contested.
+    Before(Sequence),
+}
+
 /// A sequence and the number of its first record.
 type RecordAnchor = (Sequence, RecordNumber);
 
@@ -333,7 +342,7 @@ impl Reassembly {
         held: Held,
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
-    ) -> Option<Sequence> {
+    ) -> Option<Misnumbered> {
         if datagram.bytes().len() > self.window.slot_len() {
             // Longer than the slot size of WELCOME: no repair will bring anything else.
             counters.malformed_dropped.increment();
@@ -422,7 +431,7 @@ impl Reassembly {
         &mut self,
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
-    ) -> Option<Sequence> {
+    ) -> Option<Misnumbered> {
         let mut dropped = None;
         loop {
             if let Some(&(range, cause)) = self.lost.front()
@@ -459,16 +468,20 @@ impl Reassembly {
 
     /// Drops the datagram that waits for its turn at `next` if it came by multicast and its record number
     /// does not follow, because anybody may have sent it. Returns its sequence.
-    fn drop_misnumbered(&mut self, counters: &ReceiverCounters) -> Option<Sequence> {
+    fn drop_misnumbered(&mut self, counters: &ReceiverCounters) -> Option<Misnumbered> {
         let next = self.stream.next();
         let (held, _) = self.window.waiting_at(next)?;
-        let is_publishers = held.via == Via::Repair || self.window.is_decided(next);
-        if is_publishers || !self.stream.contradicts(held.first_record) {
+        if !self.stream.contradicts(held.first_record) {
             return None;
+        }
+        if held.via == Via::Repair || self.window.is_decided(next) {
+            // The publisher's copy contests the datagram before it.
+            let before = next.previous();
+            return self.contest(before).then_some(Misnumbered::Before(before));
         }
         counters.malformed_dropped.increment();
         self.window.forget(next);
-        Some(next)
+        Some(Misnumbered::Dropped(next))
     }
 
     /// Delivers the datagram that waits for its turn at `next`, if there is one.

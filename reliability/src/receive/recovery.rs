@@ -5,14 +5,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Refused;
-use crate::delivery::{Deliver, Delivery, LossCause, Via};
+use crate::delivery::{Deliver, Delivery, Event, LossCause, Via};
 use crate::receive::config::ReceiverConfig;
+use crate::receive::confirmed::LossLimit;
 use crate::receive::gaps::Origin;
 use crate::receive::in_order::InOrder;
 use crate::receive::lines::Lines;
 use crate::receive::path::ArrivalPath;
 use crate::receive::rdma_read::Readable;
-use crate::receive::reassembly::{Conflict, Duplicate, Reassembly};
+use crate::receive::reassembly::{Conflict, Duplicate, Misnumbered, Reassembly};
 use crate::receive::repair::{ALL, Repair};
 use crate::receive::requests::{PathHealth, RepairRequests};
 use crate::receive::window::{Held, Window};
@@ -103,17 +104,44 @@ impl Recovery {
 
     /// Passes everything that is resolved.
     pub(crate) fn advance(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        if let Some(dropped) = self.reassembly.advance(&self.counters, on) {
-            self.reopen(dropped, now);
+        while let Some(found) = self.reassembly.advance(&self.counters, on) {
+            self.handle_misnumbered(found, now, on);
         }
     }
 
-    /// Notes that a sequence is missing again whose datagram does not follow the one before. Either may be
-    /// forged, so that one is contested.
+    /// Handles two datagrams whose record numbers do not follow. If the second was dropped, it is missing
+    /// again, and either may be forged, so the first is contested.
     #[cold]
-    fn reopen(&mut self, dropped: Sequence, now: Nanos) {
-        self.repair.reopen(dropped, now, &self.counters);
-        self.contest(dropped.previous());
+    fn handle_misnumbered(&mut self, found: Misnumbered, now: Nanos, on: &mut dyn Deliver) {
+        match found {
+            Misnumbered::Dropped(sequence) => {
+                self.repair.reopen(sequence, now, &self.counters);
+                self.contest_before(sequence, on);
+            }
+            Misnumbered::Before(sequence) => {
+                self.repair.contest(sequence);
+                self.report_contested(sequence, on);
+            }
+        }
+    }
+
+    /// Contests the datagram before one that does not follow it.
+    fn contest_before(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
+        let before = sequence.previous();
+        if self.reassembly.contest(before) {
+            self.repair.contest(before);
+            self.report_contested(before, on);
+        }
+    }
+
+    /// Reports that a datagram may be forged. Its publisher's copy decides, if that comes.
+    fn report_contested(&self, sequence: Sequence, on: &mut dyn Deliver) {
+        self.counters.fencing_violations.increment();
+        let event = Event::FencingViolation {
+            sequence,
+            wrong_one_delivered: false,
+        };
+        self.reassembly.stream().emit(&event, on);
     }
 
     /// Counts what is open.
@@ -137,8 +165,9 @@ impl Recovery {
     /// Takes a datagram that is neither delivered nor held and lies within the window.
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
-        if let Some(dropped) = (self.reassembly).offer(datagram, held, &self.counters, on) {
-            self.reopen(dropped, held.received_at);
+        if let Some(found) = (self.reassembly).offer(datagram, held, &self.counters, on) {
+            self.handle_misnumbered(found, held.received_at, on);
+            self.advance(held.received_at, on);
         }
     }
 
@@ -190,16 +219,16 @@ impl Recovery {
     /// Declares everything that is open lost, even where nobody knows how many records that costs.
     pub(crate) fn lose_all(&mut self, cause: LossCause, on: &mut dyn Deliver) {
         self.lose(ALL, cause);
-        while let Some(dropped) = self.reassembly.advance(&self.counters, on) {
-            self.reopen(dropped, Nanos::ZERO);
+        while let Some(found) = self.reassembly.advance(&self.counters, on) {
+            self.handle_misnumbered(found, Nanos::ZERO, on);
             self.lose(ALL, cause);
         }
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);
     }
 
-    /// Declares lost what the clock says.
-    pub(crate) fn lose_overdue(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        while let Some((range, cause)) = self.repair.overdue(now) {
+    /// Declares lost what the clock says, as far as `limit` lets it.
+    pub(crate) fn lose_overdue(&mut self, now: Nanos, limit: &LossLimit, on: &mut dyn Deliver) {
+        while let Some((range, cause)) = self.repair.overdue(now, limit) {
             self.lose(range, cause);
         }
         self.advance(now, on);
@@ -238,10 +267,10 @@ impl Recovery {
 
     /// Returns whether the next datagram does not follow the one before. Either may be forged, so that one is
     /// contested.
-    pub(crate) fn contradicts(&mut self, header: &Header) -> bool {
+    pub(crate) fn contradicts(&mut self, header: &Header, on: &mut dyn Deliver) -> bool {
         let contradicts = self.reassembly.contradicts(header);
         if contradicts {
-            self.contest(header.sequence.previous());
+            self.contest_before(header.sequence, on);
         }
         contradicts
     }

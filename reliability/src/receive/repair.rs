@@ -7,6 +7,7 @@ use crate::control::NackClass;
 use crate::delivery::{Delivery, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
+use crate::receive::confirmed::{CONFIRM_WAIT, LossLimit};
 use crate::receive::contested::ContestedSequences;
 use crate::receive::gaps::{FirstRequest, Gap, GapOutcome, Gaps, Origin, Rung, Visit};
 use crate::receive::lines::Lines;
@@ -275,30 +276,58 @@ impl Repair {
         self.contested.clear();
     }
 
-    /// Returns a gap whose time is over, and the cause of its loss.
-    pub(crate) fn overdue(&self, now: Nanos) -> Option<(SequenceRange, LossCause)> {
+    /// Returns missing sequences whose time is over, and the cause of their loss.
+    pub(crate) fn overdue(
+        &self,
+        now: Nanos,
+        limit: &LossLimit,
+    ) -> Option<(SequenceRange, LossCause)> {
         let wait = self.settings.patience()?;
         if planted(Bug::DeadlineForgotten) {
             return None;
         }
-        let is_overdue =
-            |gap: &&Gap| now >= gap.found_at.after(wait) && self.settings.has_deadline(gap);
-        let gap = self.gaps.iter().find(is_overdue)?;
+        let is_over = |gap: &Gap| now >= lost_at(gap, wait, limit, gap.range.first);
+        let mut gaps = self.gaps.iter();
+        let gap = gaps.find(|gap| self.settings.has_deadline(gap) && is_over(gap))?;
+        let mut range = gap.range;
+        if now < lost_at(gap, wait, limit, range.last) {
+            range.last = limit.confirmed;
+        }
         let cause = match self.settings.enabled != planted(Bug::WrongCause) {
             true => LossCause::Deadline,
             false => LossCause::RepairOff,
         };
-        Some((gap.range, cause))
+        Some((range, cause))
     }
 
     /// Returns when [`Repair::overdue`] finds a gap if nothing arrives until then.
     #[must_use]
-    pub(crate) fn next_deadline(&self) -> Nanos {
+    pub(crate) fn next_deadline(&self, limit: &LossLimit) -> Nanos {
         let Some(wait) = self.settings.patience() else {
             return Nanos::MAX;
         };
         let gap = self.gaps.iter().find(|gap| self.settings.has_deadline(gap));
-        gap.map_or(Nanos::MAX, |gap| gap.found_at.after(wait))
+        gap.map_or(Nanos::MAX, |gap| lost_at(gap, wait, limit, gap.range.first))
+    }
+
+    /// Returns when a STATUS is wanted, so that a gap need not wait for it at its deadline: once half of its
+    /// time is over, unless a PROGRESS was sent since it was found that says as much.
+    #[must_use]
+    pub(crate) fn next_confirmation(&self, limit: &LossLimit) -> Nanos {
+        let Some(wait) = self.settings.patience() else {
+            return Nanos::MAX;
+        };
+        if planted(Bug::DeadlineNotAsked) {
+            return Nanos::MAX;
+        }
+        let (reported_at, reported) = limit.reported;
+        let is_claimed = |gap: &Gap| {
+            let is_reported = gap.found_at < reported_at && gap.range.last <= reported;
+            gap.range.last > limit.confirmed && !is_reported
+        };
+        let mut gaps = self.gaps.iter();
+        let gap = gaps.find(|gap| self.settings.has_deadline(gap) && is_claimed(gap));
+        gap.map_or(Nanos::MAX, |gap| gap.found_at.after(Nanos(wait.0 / 2)))
     }
 
     /// Collects all requests that are due into `requests`, marks their gaps as requested, and returns
@@ -753,6 +782,20 @@ const fn answered_by(gap: &Gap) -> usize {
         (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
         (class, _) => class as usize - 1,
     }
+}
+
+/// Returns when this sequence of a gap is lost: `wait` after it was found, but no sooner than a STATUS could
+/// say whether it was sent at all.
+fn lost_at(gap: &Gap, wait: Nanos, limit: &LossLimit, sequence: Sequence) -> Nanos {
+    let at = gap.found_at.after(wait);
+    if sequence <= limit.confirmed || planted(Bug::DeadlineUnconfirmed) {
+        return at;
+    }
+    let lifted_at = match planted(Bug::DeadlineNotLifted) {
+        true => Nanos::MAX,
+        false => limit.lifted_at.min(at.after(CONFIRM_WAIT)),
+    };
+    at.max(lifted_at)
 }
 
 /// Returns whether the first request is a READ where READs are possible. A scout does not READ, because the

@@ -233,7 +233,9 @@ impl EpochStream {
         let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
         let can_deliver = !anybody || self.recovery.reassembly().can_deliver(datagram);
         let is_readable = can_deliver || planted(Bug::UnreadableTaken);
-        if !is_readable || anybody && self.recovery.contradicts(header) {
+        // A repair copy is the publisher's, so its record number contests the datagram before it.
+        let contradicts = self.recovery.contradicts(header, on);
+        if !is_readable || anybody && contradicts {
             return self.reject_unreadable(now, sequence);
         }
         let mut held = Held::of(now, arrival.via, datagram);
@@ -376,7 +378,11 @@ impl EpochStream {
 
     /// Declares lost what the clock says, and does what follows from the new state.
     pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
-        self.recovery.lose_overdue(now, on);
+        let limit = self.extent.loss_limit();
+        if self.join.is_link_up() && now >= self.recovery.repair().next_confirmation(&limit) {
+            self.extent.progress_mut().query_soon(now);
+        }
+        self.recovery.lose_overdue(now, &limit, on);
         self.resolve(now, on);
     }
 
@@ -631,12 +637,15 @@ impl EpochStream {
 
     /// Returns when a request, a report or a deadline is due if nothing arrives until then.
     pub(crate) fn poll_timeout(&self, lines: &Lines) -> Nanos {
-        let deadline = self.recovery.repair().next_deadline();
+        let (repair, progress) = (self.recovery.repair(), self.extent.progress());
+        let limit = self.extent.loss_limit();
+        let deadline = repair.next_deadline(&limit);
         if !self.join.is_link_up() {
             return deadline;
         }
+        let query = repair.next_confirmation(&limit).max(progress.query_from());
         let request = self.recovery.next_request(lines);
-        deadline.min(request).min(self.extent.progress().due_at())
+        (deadline.min(request).min(query)).min(progress.due_at())
     }
 
     /// The publisher refuses a range. Returns whether it follows our epoch, so that this counts.

@@ -171,7 +171,7 @@ counters! {
         multicast_repairs_received,
         /// Refusals received, of any reason.
         refusals_received,
-        /// Sequences received with two different contents.
+        /// Sequences received with two different contents, or that the next one did not follow.
         fencing_violations,
         /// Records delivered, or declared lost, that the publisher's own copy or its STATUS later disproved.
         fenced_records,

@@ -92,6 +92,8 @@ fn down_link_or_no_repair_sends_and_awaits_nothing() {
     publisher.publish(1);
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.asks(), []);
+    assert_eq!(alone.due(), Nanos::from_ms(10), "a STATUS is wanted");
+    alone.status(&publisher.status());
     assert_eq!(alone.due(), Nanos::from_ms(20), "when it is given up");
 }
 
@@ -928,14 +930,14 @@ fn loss_before_heartbeat_is_sized_by_its_record_number() {
     let _lost = publisher.publish(7);
     alone.hear(A, &publisher.heartbeat());
     alone.asks();
+    let mut status = publisher.status();
+    status.next_record = RecordNumber(0);
+    alone.status(&status);
     alone.later(4_999);
     assert!(alone.losses().is_empty());
     alone.later(1);
     assert_eq!(alone.losses(), [(2, 2, Some(7), LossCause::Deadline)]);
     assert_eq!(alone.counters().lost_records.get(), 7);
-    let unknown = RecordNumber(0);
-    let mut status = publisher.status();
-    status.next_record = unknown;
     alone.status(&status);
     assert_eq!(alone.counters().losses_of_unknown_size.get(), 0);
 }

@@ -186,6 +186,7 @@ fn losses_beyond_cut_vanish_and_reported_ones_stay() {
     for n in [0, 1, 2, 3, 4, 6] {
         alone.hear(A, &sent[n]);
     }
+    alone.status(&old.status());
     alone.later(300);
     assert_eq!(alone.losses(), [(6, 6, Some(2), LossCause::Deadline)]);
     let mut new = old.promoted(9, 4);

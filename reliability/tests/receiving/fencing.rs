@@ -2,6 +2,7 @@
 
 use tickcast_reliability::control::{Message, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{Nanos, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
@@ -182,7 +183,7 @@ fn datagram_beyond_confirmed_end_is_not_delivered() {
 #[test]
 fn end_of_repair_path_voids_what_lies_beyond() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         delivery: Delivery::Arrival,
         ..immediate()
     };
@@ -258,7 +259,7 @@ fn multicast_is_followed_without_repair_connection() {
 #[test]
 fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         window_slots: 16,
         ..immediate()
     };
@@ -284,7 +285,7 @@ fn unconfirmed_and_forgotten_run_is_rolled_back_as_a_whole() {
 #[test]
 fn slow_line_without_repair_connection_rolls_nothing_back() {
     let mut publisher = Publisher::new(5, 1);
-    let config = tickcast_reliability::receive::ReceiverConfig {
+    let config = ReceiverConfig {
         window_slots: 16,
         ..immediate()
     };
@@ -504,4 +505,112 @@ fn forged_source_loss_does_not_stay_in_the_counter() {
     world.settle(&publisher);
     assert_eq!(world.losses()[0].cause, LossCause::Fenced);
     assert_eq!(world.counters().source_messages_lost.get(), 0);
+}
+
+#[test]
+fn datagram_that_the_next_does_not_follow_is_reported() {
+    let config = ReceiverConfig {
+        repair: false,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    let forged = impostor_of(&publisher).publish(2);
+    publisher.publish(1);
+    world.hear(A, &forged);
+    let alarm = Event::FencingViolation {
+        sequence: Sequence(2),
+        wrong_one_delivered: false,
+    };
+    assert!(!world.saw(&alarm));
+    for _ in 0..2 {
+        world.hear(A, &publisher.publish(1));
+    }
+    let alarms = world.events.iter().filter(|it| **it == alarm);
+    assert_eq!(alarms.count(), 1, "nobody can decide");
+    assert_eq!(world.counters().fencing_violations.get(), 1);
+}
+
+/// Returns a world that gives up gaps after 2 ms, in which a forged heartbeat claims sequences 2 to 4.
+fn claimed(publisher: &mut Publisher) -> World {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
+        ..immediate()
+    };
+    let mut world = World::joined(config, publisher);
+    answer(&mut world, publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(publisher);
+    for _ in 0..3 {
+        impostor.publish(1);
+    }
+    world.answer = false;
+    world.hear(A, &impostor.heartbeat());
+    world
+}
+
+#[test]
+fn claimed_gap_is_not_lost_before_status() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = claimed(&mut publisher);
+    let before = world.progresses;
+    world.pass(Nanos::from_us(999), &publisher);
+    assert_eq!(world.progresses, before);
+    world.pass(Nanos::from_us(2), &publisher);
+    assert_eq!(world.progresses, before + 1, "half of its time is over");
+    world.pass(Nanos::from_ms(10), &publisher);
+    answer(&mut world, &publisher);
+    assert_eq!(world.counters().impostors.get(), 1);
+    assert_eq!(world.counters().missing_open.get(), 0);
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.records, [1, 2]);
+    assert_eq!((balance(&world), world.losses().len()), (2, 0));
+}
+
+#[test]
+fn claimed_gap_is_lost_up_to_what_status_confirms() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = claimed(&mut publisher);
+    let genuine = [publisher.publish(1), publisher.publish(1)];
+    world.pass(Nanos::from_ms(3), &publisher);
+    assert!(world.losses().is_empty(), "no STATUS came");
+    // It answers no PROGRESS, so it proves nothing.
+    world.tell(Path::Repair, &Message::Status(publisher.status()));
+    assert_eq!(world.counters().missing_lost.get(), 2);
+    assert_eq!(world.counters().missing_open.get(), 1);
+    for bytes in genuine {
+        world.hear(A, &bytes);
+    }
+    assert_eq!(world.counters().late_dropped.get(), 2);
+    world.hear(A, &publisher.publish(1));
+    let losses: Vec<_> = world.losses().iter().map(|it| it.cause).collect();
+    assert_eq!(losses, [LossCause::Deadline]);
+    assert_eq!(
+        (world.records.as_slice(), balance(&world)),
+        (&[1, 4][..], 4)
+    );
+}
+
+#[test]
+fn claimed_gap_is_lost_once_status_is_overdue() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = claimed(&mut publisher);
+    // PROGRESS is sent after 1 ms, and its STATUS is overdue 20 ms later.
+    world.pass(Nanos::from_us(20_998), &publisher);
+    assert_eq!(world.counters().missing_lost.get(), 0);
+    world.pass(Nanos::from_us(3), &publisher);
+    assert_eq!(world.counters().missing_lost.get(), 3);
+}
+
+#[test]
+fn claimed_gap_is_lost_in_time_without_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = claimed(&mut publisher);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_us(1_999), &publisher);
+    assert_eq!(world.counters().missing_lost.get(), 0);
+    world.pass(Nanos::from_us(2), &publisher);
+    assert_eq!(world.counters().missing_lost.get(), 3);
 }

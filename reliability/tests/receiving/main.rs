@@ -362,6 +362,7 @@ fn deadline_repairs_or_abandons_and_drops_late_copy() {
     world.answer = false;
     let late = publisher.publish(1);
     world.hear(A, &publisher.publish(1));
+    world.tell(Path::Repair, &Message::Status(publisher.status()));
     world.pass(Nanos::from_us(1_999), &publisher);
     assert!(world.records.is_empty() && !world.nacks.is_empty());
     world.pass(Nanos::from_us(2), &publisher);

@@ -53,7 +53,8 @@ pub enum EventKind {
     MulticastLost = 15,
     /// Multicast reaches us again.
     MulticastRestored = 16,
-    /// The sequence `first` carried two different contents. See `wrong_one_delivered`.
+    /// The sequence `first` carried two different contents, or the next datagram does not follow it. See
+    /// `wrong_one_delivered`.
     FencingViolation = 17,
     /// The publisher ended the session (in order).
     EndOfSession = 18,

@@ -31,7 +31,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. The bounds are measured, with a margin for changes in how seeds are interpreted.
-const HUNTS: [Hunt; 77] = [
+const HUNTS: [Hunt; 80] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 60),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
@@ -93,6 +93,9 @@ const HUNTS: [Hunt; 77] = [
     hunt(Bug::StatusOvertakesSocket, "busy-reader", 20),
     hunt(Bug::DeadlineForgotten, "join-storm", 20),
     hunt(Bug::DeadlineStretched, "tight-budget", 40),
+    hunt(Bug::DeadlineUnconfirmed, "impostor-deadline", 20),
+    hunt(Bug::DeadlineNotAsked, "tight-budget", 40),
+    hunt(Bug::DeadlineNotLifted, "swizzle", 40),
     hunt(Bug::FirstQuestionLate, "iid", 5),
     hunt(Bug::DeadNeverTold, "gone", 5),
     hunt(Bug::ReconnectForgotten, "restart", 5),

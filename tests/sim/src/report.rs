@@ -91,6 +91,8 @@ pub struct Tally {
     pub asked_in_time: u64,
     /// Gaps that had to be given up by a deadline and were.
     pub given_up_in_time: u64,
+    /// Requests for a STATUS that were due before a deadline and sent in time.
+    pub confirmed_in_time: u64,
     /// Number of cases that each other check examined, by check.
     pub looked_at: BTreeMap<&'static str, u64>,
 }
@@ -133,6 +135,7 @@ impl Tally {
     pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream, seen: Seen) {
         self.asked_in_time += seen.asked;
         self.given_up_in_time += seen.given_up;
+        self.confirmed_in_time += seen.confirmed;
         self.repairs.add(stream);
         self.duplicates += c.duplicates.get();
         self.records += stream.records;
@@ -198,6 +201,7 @@ impl Tally {
             ("rc_timeout", self.nack_link_timeouts),
             ("asked_in_time", self.asked_in_time),
             ("given_up_in_time", self.given_up_in_time),
+            ("confirmed_in_time", self.confirmed_in_time),
         ] {
             if count > 0 {
                 *faults.entry(fault).or_default() += count;
@@ -242,6 +246,7 @@ impl Tally {
         self.losses_of_unknown_size += other.losses_of_unknown_size;
         self.asked_in_time += other.asked_in_time;
         self.given_up_in_time += other.given_up_in_time;
+        self.confirmed_in_time += other.confirmed_in_time;
         for (what, times) in &other.looked_at {
             *self.looked_at.entry(what).or_default() += times;
         }

@@ -313,20 +313,76 @@ fn refused_range_is_postponed_without_counting_attempt() {
     assert_eq!(bench.repairs(5_000_000), [range(5, 8)]);
 }
 
+/// Everything up to `confirmed` is confirmed; from `lifted_at` on nothing waits for a STATUS.
+const fn limit(confirmed: u64, lifted_at: u64) -> LossLimit {
+    LossLimit {
+        confirmed: Sequence(confirmed),
+        lifted_at: Nanos(lifted_at),
+        reported: (Nanos(99), Sequence(99)),
+    }
+}
+
 #[test]
 fn gap_is_overdue_at_its_deadline() {
     let within = Delivery::OrderedWithin(Nanos(500));
     let mut bench = Bench::new(|config| config.delivery = within);
+    let sure = limit(8, u64::MAX);
     bench.miss_of(Origin::History, 1, 3, 0);
     bench.miss(5, 8, 100);
-    assert_eq!(bench.repair.next_deadline(), Nanos(600), "history has none");
-    assert_eq!(bench.repair.overdue(Nanos(599)), None);
-    let overdue = bench.repair.overdue(Nanos(600));
+    let due = bench.repair.next_deadline(&sure);
+    assert_eq!(due, Nanos(600), "history has none");
+    assert_eq!(bench.repair.overdue(Nanos(599), &sure), None);
+    let overdue = bench.repair.overdue(Nanos(600), &sure);
     assert_eq!(overdue, Some((range(5, 8), LossCause::Deadline)));
+    assert_eq!(bench.repair.next_confirmation(&sure), Nanos::MAX);
     let mut bench = Bench::new(|_| {});
     bench.miss(5, 8, 100);
-    assert_eq!(bench.repair.next_deadline(), Nanos::MAX);
-    assert_eq!(bench.repair.overdue(Nanos::MAX), None);
+    assert_eq!(bench.repair.next_deadline(&sure), Nanos::MAX);
+    assert_eq!(bench.repair.overdue(Nanos::MAX, &sure), None);
+    let claimed = limit(4, u64::MAX);
+    assert_eq!(bench.repair.next_confirmation(&claimed), Nanos::MAX);
+}
+
+#[test]
+fn claimed_gap_outlives_its_deadline_for_a_while() {
+    let within = Delivery::OrderedWithin(Nanos(500));
+    let mut bench = Bench::new(|config| config.delivery = within);
+    bench.miss(5, 8, 100);
+    let deadline = |confirmed, lifted_at| {
+        let limit = limit(confirmed, lifted_at);
+        let due = bench.repair.next_deadline(&limit);
+        let before = bench.repair.overdue(Nanos(due.0 - 1), &limit);
+        assert_eq!(before, None);
+        let (lost, _) = bench.repair.overdue(due, &limit).expect("it is over");
+        (due.0, lost)
+    };
+    let longest = Nanos(600).after(CONFIRM_WAIT).0;
+    assert_eq!(deadline(4, u64::MAX), (longest, range(5, 8)));
+    assert_eq!(deadline(4, 0), (600, range(5, 8)), "nobody can confirm");
+    assert_eq!(deadline(4, 900), (900, range(5, 8)), "STATUS is overdue");
+    assert_eq!(deadline(6, u64::MAX), (600, range(5, 6)), "as far as it is");
+    assert_eq!(deadline(8, u64::MAX), (600, range(5, 8)));
+}
+
+#[test]
+fn claimed_gap_asks_for_status_once_half_its_time_is_over() {
+    let within = Delivery::OrderedWithin(Nanos(500));
+    let mut bench = Bench::new(|config| config.delivery = within);
+    bench.miss(5, 8, 100);
+    bench.miss(10, 10, 200);
+    let asks_at = |confirmed, (reported_at, heard)| {
+        let limit = LossLimit {
+            reported: (Nanos(reported_at), Sequence(heard)),
+            ..limit(confirmed, u64::MAX)
+        };
+        bench.repair.next_confirmation(&limit).0
+    };
+    assert_eq!(asks_at(4, (0, 0)), 350);
+    assert_eq!(asks_at(7, (99, 9)), 350, "a part of it is claimed only");
+    assert_eq!(asks_at(8, (99, 9)), 450, "confirmed");
+    assert_eq!(asks_at(4, (101, 8)), 450, "reported since it was found");
+    assert_eq!(asks_at(4, (101, 7)), 350, "before all of it was found");
+    assert_eq!(asks_at(4, (201, 10)), u64::MAX);
 }
 
 #[test]
@@ -336,8 +392,9 @@ fn gap_without_repair_has_deadline_and_no_request() {
     bench.repair.contest(Sequence(9));
     assert_eq!(bench.repairs(1_000_000), []);
     assert_eq!(bench.next_request(), u64::MAX);
-    assert_eq!(bench.repair.next_deadline(), Nanos(2 * US));
-    let overdue = bench.repair.overdue(Nanos(2 * US));
+    let sure = limit(3, u64::MAX);
+    assert_eq!(bench.repair.next_deadline(&sure), Nanos(2 * US));
+    let overdue = bench.repair.overdue(Nanos(2 * US), &sure);
     assert_eq!(overdue, Some((range(1, 3), LossCause::RepairOff)));
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::control::{ChannelOffer, Start};
+use crate::control::{ChannelOffer, Start, Status};
 use crate::delivery::{Delivery, Item, LineId, Via};
 use crate::receive::path::{Arrival, ArrivalPath};
 use crate::receive::{Receiver, ReceiverConfig};
@@ -176,6 +176,20 @@ fn fast_path_leaves_same_state_as_full_path() {
                 let path = ArrivalPath::Other;
                 it.process(now, Arrival { via, path }, &datagram, verdict, &mut on);
             });
+            if one_in(3) {
+                let status = Status {
+                    epoch: EPOCH,
+                    newest: Sequence(newest),
+                    oldest: Sequence::FIRST,
+                    next_record: RecordNumber(newest * 2 + 1),
+                    echo: Nanos::ZERO,
+                    answered_at: Nanos::ZERO,
+                    ended: false,
+                };
+                for bench in [&mut either, &mut long] {
+                    bench.with(|it, mut on| it.handle_status(now, &status, &mut on));
+                }
+            }
             if one_in(6) {
                 for bench in [&mut either, &mut long] {
                     bench.with(|it, mut on| it.handle_timeout(now, &mut on));

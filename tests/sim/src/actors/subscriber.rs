@@ -261,6 +261,7 @@ impl Subscriber {
                     }
                     if let Some(of) = self.following_mut(channel).filter(|it| !it.disturbed) {
                         of.asked.pace.says(now, unconfirmed)?;
+                        of.first_nack.says(now);
                     }
                     continue;
                 }

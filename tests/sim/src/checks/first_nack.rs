@@ -8,6 +8,8 @@
 //!   rate.
 //! - Runs that are too long for repair have no deadline either.
 //! - Sequences to be READ may wait as long as no READ can begin, and no longer.
+//! - Sequences that only multicast claims may outlive their deadline for a while, if a STATUS was requested
+//!   before it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,6 +26,10 @@ type Checked = Result<(), String>;
 const SLACK: Nanos = Nanos(5_000);
 /// Longest hold-off that is accepted.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
+/// Longest wait of a sequence that only multicast claims, beyond its deadline.
+const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
+/// Number of PROGRESS without a STATUS that delay the next one.
+const UNANSWERED_MAX: u64 = 4;
 /// Longest round trip that counts.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
 
@@ -81,6 +87,8 @@ pub struct Seen {
     pub asked: u64,
     /// Gaps that had to be given up by a deadline and were.
     pub given_up: u64,
+    /// Requests for a STATUS that were due before a deadline and sent in time.
+    pub confirmed: u64,
 }
 
 /// The deadlines of the oldest gap, if no further input arrives.
@@ -90,6 +98,7 @@ struct Due {
     sequence: Sequence,
     found: Nanos,
     asked_by: Nanos,
+    status_by: Nanos,
     given_up_by: Nanos,
 }
 
@@ -120,6 +129,13 @@ pub struct FirstNackCheck {
     /// Ends of the window, each with the time from which it applied.
     ends: VecDeque<(Sequence, Nanos)>,
     due: Option<Due>,
+    /// The newest sequence that the repair path confirmed, while it can confirm more.
+    confirmed: Option<Sequence>,
+    /// Time since which it cannot, if it cannot.
+    lifted_at: Nanos,
+    /// Time of the last PROGRESS, and the earliest time of the next one.
+    said_at: Nanos,
+    may_say_at: Nanos,
     /// Number of cases that were checked.
     pub seen: Seen,
 }
@@ -154,6 +170,10 @@ impl FirstNackCheck {
             hold_offs: VecDeque::from([(Nanos::ZERO, Nanos::ZERO)]),
             ends: VecDeque::new(),
             due: None,
+            confirmed: None,
+            lifted_at: Nanos::ZERO,
+            said_at: Nanos::ZERO,
+            may_say_at: Nanos::ZERO,
             seen: Seen::default(),
         }
     }
@@ -176,6 +196,29 @@ impl FirstNackCheck {
             self.seen.asked += 1;
         }
         self.asked.extend(range.first.0..=range.last.0);
+    }
+
+    /// Records the newest sequence that the repair path confirmed, while it can confirm more, and how many
+    /// PROGRESS wait for a STATUS.
+    pub fn confirms(&mut self, newest: Option<Sequence>, unanswered: u64, now: Nanos) {
+        if newest.is_none() && self.confirmed.is_some() {
+            self.lifted_at = now;
+        }
+        self.confirmed = newest;
+        if unanswered >= UNANSWERED_MAX {
+            self.may_say_at = now.after(Nanos::from_us(self.config.follow_us.into()));
+        }
+    }
+
+    /// Records a PROGRESS that is sent.
+    pub fn says(&mut self, now: Nanos) {
+        self.said_at = now;
+        self.may_say_at = now.after(Nanos::from_us(self.config.follow_us.into()));
+        if let Some(due) = &mut self.due {
+            let in_time = due.status_by < Nanos::MAX;
+            self.seen.confirmed += u64::from(in_time);
+            due.status_by = Nanos::MAX;
+        }
     }
 
     /// Sets upper bounds of the response time of a NACK and of a READ.
@@ -252,12 +295,17 @@ impl FirstNackCheck {
     /// Checks before an input that no deadline has passed.
     ///
     /// # Errors
-    /// A gap that was not requested or not given up by its deadline.
+    /// A gap that was not requested, not confirmed or not given up by its deadline.
     pub fn on_time(&self, now: Nanos) -> Checked {
         let Some(due) = self.due else { return Ok(()) };
         let late = |by: Nanos| by < Nanos::MAX && now > by.max(self.awake_at).after(SLACK);
         if late(due.given_up_by) {
             return Err(format!("at {now} still waits for what is overdue: {due:?}"));
+        }
+        if late(due.status_by) {
+            return Err(format!(
+                "at {now} has not asked whether what it misses was sent: {due:?}"
+            ));
         }
         if late(due.asked_by) && !self.asked.contains(&due.sequence.0) {
             return Err(format!(
@@ -319,7 +367,8 @@ impl FirstNackCheck {
             sequence: next,
             found: found.at,
             asked_by: self.asked_by(next, found),
-            given_up_by: self.given_up_by(found.at),
+            status_by: self.status_by(next, found.at),
+            given_up_by: self.given_up_by(next, found.at),
         });
     }
 
@@ -360,13 +409,41 @@ impl FirstNackCheck {
         Nanos(rtt_most.min(RTT_MAX).times(4).max(least).0 / 4 * 5)
     }
 
-    fn given_up_by(&self, found: Nanos) -> Nanos {
+    /// Returns how long a gap may stay open at all.
+    fn patience(&self) -> Option<Nanos> {
         match self.config.delivery {
-            _ if !self.config.repair => {
-                found.after(Nanos::from_us(self.config.unrepaired_wait_us.into()))
-            }
-            Delivery::OrderedWithin(deadline) => found.after(deadline),
-            _ => Nanos::MAX,
+            _ if !self.config.repair => Some(Nanos::from_us(self.config.unrepaired_wait_us.into())),
+            Delivery::OrderedWithin(deadline) => Some(deadline),
+            _ => None,
+        }
+    }
+
+    /// Returns whether only multicast claims this sequence, and the repair path can tell.
+    fn is_claimed(&self, sequence: Sequence) -> bool {
+        self.confirmed.is_some_and(|newest| sequence > newest)
+    }
+
+    /// A STATUS is requested once half of the time of such a gap is over, unless a PROGRESS was sent since.
+    fn status_by(&self, sequence: Sequence, found: Nanos) -> Nanos {
+        let (Some(wait), Some(since)) = (self.patience(), self.connected_since) else {
+            return Nanos::MAX;
+        };
+        if !self.is_claimed(sequence) || self.said_at > found {
+            return Nanos::MAX;
+        }
+        let half = found.after(Nanos(wait.0 / 2));
+        half.max(since).max(self.may_say_at)
+    }
+
+    fn given_up_by(&self, sequence: Sequence, found: Nanos) -> Nanos {
+        let Some(wait) = self.patience() else {
+            return Nanos::MAX;
+        };
+        let at = found.after(wait);
+        match self.confirmed {
+            Some(newest) if sequence > newest => at.after(CONFIRM_WAIT),
+            Some(_) => at,
+            None => at.max(self.lifted_at),
         }
     }
 }
@@ -517,6 +594,36 @@ mod tests {
         });
         assert_eq!(of.on_time(us(215)), Ok(()));
         assert!(of.on_time(us(216)).unwrap_err().contains("overdue"));
+    }
+
+    #[test]
+    fn claimed_gap_asks_in_time_and_outlives_deadline() {
+        let config = ReceiverConfig {
+            delivery: Delivery::OrderedWithin(us(100)),
+            ..ReceiverConfig::default()
+        };
+        let claimed = |newest, unanswered| {
+            let mut of = check(config);
+            of.asks(SequenceRange::one(Sequence(5)));
+            of.confirms(Some(Sequence(newest)), unanswered, us(10));
+            settle(&mut of, 10);
+            of
+        };
+        assert!(claimed(5, 0).on_time(us(116)).is_err(), "confirmed");
+        let mut of = claimed(4, 0);
+        assert_eq!(of.on_time(us(65)), Ok(()));
+        assert!(of.on_time(us(66)).unwrap_err().contains("was sent"));
+        of.says(us(65));
+        assert_eq!(of.seen.confirmed, 1);
+        let longest = us(115).after(CONFIRM_WAIT);
+        assert_eq!(of.on_time(longest), Ok(()));
+        assert!(
+            of.on_time(longest.after(us(1)))
+                .unwrap_err()
+                .contains("overdue")
+        );
+        // While too many wait for their STATUS, the next one may be held back.
+        assert_eq!(claimed(4, UNANSWERED_MAX).on_time(us(900)), Ok(()));
     }
 
     #[test]

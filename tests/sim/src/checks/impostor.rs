@@ -59,6 +59,10 @@ pub struct ImpostorCheck {
     /// Number of proofs so far.
     proofs: u64,
     ended: bool,
+    /// Losses of the current input that the clock caused.
+    given_up: Vec<Loss>,
+    /// The highest sequence heard of while nobody could confirm any.
+    unchecked: Sequence,
     /// Whether the size of a loss may be wrong.
     misstated: bool,
     /// Forged sequences that were delivered.
@@ -93,6 +97,8 @@ impl ImpostorCheck {
             compared: BTreeSet::new(),
             proofs: 0,
             ended: false,
+            given_up: Vec::new(),
+            unchecked: Sequence::NONE,
             misstated: false,
             forged: 0,
             rollbacks: 0,
@@ -217,12 +223,41 @@ impl ImpostorCheck {
         Ok(())
     }
 
+    /// Checks after an input that nothing was given up which the publisher may not have sent, unless nobody
+    /// could tell. `confirmed`: the newest sequence that the repair path confirmed; `can_confirm`: whether it
+    /// can confirm more; `heard`: the highest sequence known.
+    ///
+    /// # Errors
+    /// A sequence that was given up although only multicast claimed it.
+    pub fn input_over(
+        &mut self,
+        confirmed: Sequence,
+        can_confirm: bool,
+        heard: Sequence,
+    ) -> Checked {
+        if !can_confirm {
+            self.unchecked = self.unchecked.max(heard);
+        }
+        let known = confirmed.max(self.unchecked);
+        // Adjacent losses are reported as one, with the cause of the first.
+        let mut given_up = std::mem::take(&mut self.given_up).into_iter();
+        match given_up.find(|loss| loss.sequences.first > known) {
+            Some(loss) => Err(format!(
+                "{loss}, but no STATUS confirmed more than {confirmed}"
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn lost(&mut self, truth: &Truth, position: &Position, loss: &Loss) -> Checked {
         let range = loss.sequences;
         // A forged datagram behind a loss may misstate its size.
         self.misstated |= loss.cause != LossCause::Fenced;
         let last = truth.of(self.channel, position.epoch).first();
         let last = last.map_or(Sequence::NONE, EpochTruth::last);
+        if matches!(loss.cause, LossCause::Deadline | LossCause::RepairOff) {
+            self.given_up.push(*loss);
+        }
         if range.last > last.plus(1 << 20) {
             return Err(format!("{loss}, but {last} was the last published"));
         }
@@ -245,6 +280,7 @@ impl ImpostorCheck {
         let void = self.accounts.split_off(&after.next().0);
         self.unconfirmed.split_off(&after.next().0);
         self.compared.split_off(&after.next().0);
+        self.unchecked = self.unchecked.min(after);
         let delivered: u64 = void
             .values()
             .map(|account| account.genuine + account.forged)

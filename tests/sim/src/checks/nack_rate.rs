@@ -424,6 +424,12 @@ impl NackRateCheck {
         }
     }
 
+    /// Returns how many PROGRESS have no STATUS.
+    #[must_use]
+    pub const fn unanswered(&self) -> u64 {
+        self.unanswered
+    }
+
     /// Records a STATUS of the followed epoch that responds to the echoed PROGRESS.
     pub fn status(&mut self, echo: Nanos, now: Nanos) {
         self.answered_at = now;

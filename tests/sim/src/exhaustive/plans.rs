@@ -13,6 +13,12 @@ const ORDERED: Who = Who {
     late: false,
 };
 
+/// The deadline is before the first heartbeat after a loss.
+const WITHIN: Who = Who {
+    delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
+    ..ORDERED
+};
+
 const NONE: Faults = Faults {
     drops: 0,
     overtakes: 0,
@@ -72,11 +78,6 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let oldest = Who {
         start: Start::Oldest,
         ..late
-    };
-    // The deadline is before the first heartbeat after a loss.
-    let within = Who {
-        delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
-        ..ORDERED
     };
     let all = Faults {
         drops: 1,
@@ -220,7 +221,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             // A datagram that misses its deadline is lost, to the exact record.
             name: "deadline",
             states_min: 8_500,
-            receivers: vec![within; 2],
+            receivers: vec![WITHIN; 2],
             epochs: vec![vec![Data(1), Data(2), End]],
             faults: Faults {
                 drops: 1,
@@ -258,7 +259,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
 }
 
 /// Returns the worlds with an impostor, like `plan`; `one` more of a fault is allowed.
-fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
+fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
     use Publish::{Data, End};
     let forged = |kinds: &[(Kind, i64)]| {
         let all = kinds.iter();
@@ -332,6 +333,21 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 4] {
                 ticks: 1,
                 ..NONE
             },
+            ..plan.clone()
+        },
+        Plan {
+            // Multicast claims what follows, and the time of gaps is over before a STATUS comes.
+            name: "impostor, deadline",
+            states_min: 60_000,
+            receivers: vec![WITHIN],
+            forged: forged(&[(Kind::Data, 2), (Kind::Heartbeat, 1), (Kind::Heartbeat, 2)]),
+            faults: Faults {
+                drops: one,
+                forgeries: 1,
+                ticks: 1,
+                ..NONE
+            },
+            causes: vec![LossCause::Fenced, LossCause::Deadline],
             ..plan
         },
     ]

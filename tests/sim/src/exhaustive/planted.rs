@@ -23,7 +23,7 @@ const fn hunt(bug: Bug, world: &'static str, states: u64) -> Hunt {
 
 /// The bounds are measured, with a margin for changes in the order of steps. All other bugs need
 /// conditions that no small world has (docs/VERIFICATION.md).
-const HUNTS: [Hunt; 20] = [
+const HUNTS: [Hunt; 21] = [
     hunt(Bug::BackwardJumpBelieved, "loss", 100),
     hunt(Bug::RelayByteCovered, "loss", 100),
     hunt(Bug::OldEpochAccepted, "old epoch", 10_000),
@@ -44,6 +44,7 @@ const HUNTS: [Hunt; 20] = [
     hunt(Bug::ReconnectForgotten, "restart", 100),
     hunt(Bug::ImpostorIgnored, "impostor", 5_000),
     hunt(Bug::UnreadableTaken, "impostor, cut", 100),
+    hunt(Bug::DeadlineUnconfirmed, "impostor, deadline", 5_000),
 ];
 
 /// Returns the number of states after which a bug is found, and the violation, or `Err` with the

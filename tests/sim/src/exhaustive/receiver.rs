@@ -218,6 +218,19 @@ impl Receiver {
         Ok(result)
     }
 
+    /// Checks that nothing was given up that only multicast claims, where an impostor is about.
+    fn check_given_up(&mut self, now: Nanos) -> Checked {
+        let Items::Attacked(check) = &mut self.items else {
+            return Ok(());
+        };
+        let Some(receiver) = self.core.receiver(CHANNEL) else {
+            return Ok(());
+        };
+        let ((_, heard), (newest, limit)) = (receiver.progress(), receiver.confirmed(now));
+        let can_confirm = self.core.is_joined() && limit < Sequence(u64::MAX);
+        check.input_over(newest, can_confirm, heard)
+    }
+
     /// Checks the account of the whole session once it has ended, where an impostor is about.
     fn account(&mut self, truth: &Truth) {
         if let Items::Attacked(check) = &self.items
@@ -344,6 +357,7 @@ impl Core for Receiver {
             }
         }
         self.pump(said, now, truth, does)?;
+        self.check_given_up(now)?;
         self.account(said.truth(truth));
         Ok(())
     }

@@ -191,6 +191,9 @@ impl World {
             let read_most = of.asked.rungs.rtt_most(Rung::Read);
             of.first_nack
                 .answered_within(of.asked.pace.rtt_most(), read_most);
+            let (newest, limit) = receiver.confirmed(now);
+            let confirmed = (connected && limit < Sequence(u64::MAX)).then_some(newest);
+            (of.first_nack).confirms(confirmed, of.asked.pace.unanswered(), now);
             of.first_nack.settled((next, heard), found, connected, now);
             of.asked.rungs.settled(next, heard);
             of.asked.pace.may_read(of.first_nack.may_read());

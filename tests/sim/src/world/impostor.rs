@@ -97,7 +97,20 @@ impl World {
                 }
             },
         );
-        wrong.map_or(Ok(()), Err)
+        if let Some(what) = wrong {
+            return Err(what);
+        }
+        let subscriber = &mut self.subscribers[number];
+        for of in &mut subscriber.following {
+            let Some(receiver) = subscriber.core.receiver(of.channel) else {
+                continue;
+            };
+            let ((_, heard), (newest, limit)) = (receiver.progress(), receiver.confirmed(now));
+            let can_confirm = subscriber.core.is_joined() && limit < Sequence(u64::MAX);
+            (of.impostor.input_over(newest, can_confirm, heard))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+        }
+        Ok(())
     }
 
     /// Notes whether a datagram that reaches a core is forged.

@@ -3,6 +3,7 @@
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::delivery::Delivery;
 use tickcast_reliability::types::Nanos;
 use tickcast_reliability::wire::Kind;
 
@@ -29,7 +30,7 @@ impl Plan {
     ) -> bool {
         match profile {
             "impostor" => {}
-            "impostor-loss" | "impostor-keys" => {
+            "impostor-loss" | "impostor-keys" | "impostor-deadline" => {
                 self.weather(Whom::Each, |w| {
                     (w.drop, w.duplicate, w.late) = (share, share, Some((share, us(500))));
                 });
@@ -52,10 +53,38 @@ impl Plan {
         self.starts_at.fill(None);
         self.incidents
             .retain(|(_, it)| !matches!(it, Incident::Join(_)));
+        if profile == "impostor-deadline" {
+            self.impatient(rng);
+        }
         for _ in 0..rng.random_range(1..=3) {
             self.campaign(rng);
         }
         true
+    }
+
+    /// Lets every subscriber give up what does not come in time, and an impostor claim what follows.
+    fn impatient(&mut self, rng: &mut ChaCha8Rng) {
+        if rng.random_bool(0.5) {
+            // STATUS comes after the shortest deadlines.
+            self.delay = (us(400), us(410));
+        }
+        for (config, _) in &mut self.subscribers {
+            config.repair = !rng.random_bool(0.1);
+            config.delivery = match rng.random_range(0..10) {
+                0..9 => Delivery::OrderedWithin(us(rng.random_range(500..4_000))),
+                _ => Delivery::Ordered,
+            };
+        }
+        let (mut at, kind) = (
+            self.some_time(rng),
+            pick(rng, &[Kind::Heartbeat, Kind::Data]),
+        );
+        for _ in 0..rng.random_range(1..20) {
+            let from = Forged::Ahead(rng.random_range(1..32));
+            let count = rng.random_range(1..8);
+            self.at(at, Incident::Attack(Attack { from, kind, count }));
+            at = at.after(Nanos(rng.random_range(0..ms(4).0)));
+        }
     }
 
     /// Adds attacks of one kind, one after the other.
