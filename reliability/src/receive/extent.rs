@@ -9,9 +9,11 @@ use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::{Confirmed, Impostor, LossLimit};
 use crate::receive::end::EndState;
+use crate::receive::lines::Lines;
 use crate::receive::progress::ProgressState;
+use crate::receive::window::Held;
 use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange};
-use crate::wire::{Heartbeat, PublisherState};
+use crate::wire::{Header, Heartbeat, PublisherState, relay_flags};
 
 /// How far the publisher's stream extends.
 #[derive(Debug, Serialize, Deserialize)]
@@ -130,9 +132,20 @@ impl Extent {
         (self.highest_seen() > last).then(|| self.confirmed.proof_of_end(last, next_record))
     }
 
-    /// Notes a datagram of multicast that is too old to be compared with what was delivered.
-    pub(crate) fn note_forgotten(&mut self, sequence: Sequence) {
-        self.confirmed.note_forgotten(sequence);
+    /// Notes a datagram that is older than anything remembered, which is this `span`. A line that is merely
+    /// slow does not bring it behind one that is a whole memory younger: an impostor may have sent that one.
+    pub(crate) fn note_forgotten(
+        &mut self,
+        held: &Held,
+        header: &Header,
+        lines: &Lines,
+        span: u64,
+    ) {
+        let Via::Line(line) = held.via else { return };
+        let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
+        if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
+            self.confirmed.note_forgotten(held.sequence);
+        }
     }
 
     /// Notes that the publisher's ring itself showed this sequence.

@@ -9,15 +9,17 @@
 //!     - `extent`: what is known to have been sent, from `progress`, the reports to the publisher;
 //!       `confirmed`, how far multicast may run ahead of the repair path, and the proof of an impostor; and
 //!       `end`, the end of the session
-//!     - `recovery`, composed of `repair`: missing sequences (`gaps`, `contested`), and when and where to
-//!       request them (`requests`); and of `reassembly`: delivery in order, from the `window` of early
-//!       datagrams, to the stream of the application (`in_order`). That keeps what was delivered
-//!       (`remembered`) and reported (`revocable`) lately, in case an impostor sent it
+//!     - `recovery`, composed of `repair`: missing sequences (`gaps`, `contested`), when they are given up
+//!       (`deadlines`), and when and where to request them (`requests`); and of `reassembly`: delivery in
+//!       order, from the `window` of early datagrams, to the stream of the application (`in_order`). That
+//!       keeps what was delivered (`remembered`) and reported (`revocable`) lately, in case an impostor sent
+//!       it
 //! - `rdma_read` and `inbox`: memory shared with the publisher
 
 mod config;
 mod confirmed;
 mod contested;
+mod deadlines;
 mod end;
 mod extent;
 mod gaps;

@@ -7,8 +7,9 @@ use crate::control::NackClass;
 use crate::delivery::{Delivery, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
-use crate::receive::confirmed::{CONFIRM_WAIT, LossLimit};
+use crate::receive::confirmed::LossLimit;
 use crate::receive::contested::ContestedSequences;
+use crate::receive::deadlines::Deadlines;
 use crate::receive::gaps::{FirstRequest, Gap, GapOutcome, Gaps, Origin, Rung, Visit};
 use crate::receive::lines::Lines;
 use crate::receive::path::{Arrival, ArrivalPath, Lateness};
@@ -49,8 +50,6 @@ struct Settings {
     burst_max: u64,
     /// Sequences of a replay that may be in flight.
     replay_in_flight: u64,
-    /// Without repair: how long a gap may still fill by itself.
-    unrepaired_wait: Nanos,
 }
 
 impl Settings {
@@ -64,25 +63,7 @@ impl Settings {
             attempts_max: config.nack_tries,
             burst_max: config.burst_max.into(),
             replay_in_flight: config.replay_in_flight.into(),
-            unrepaired_wait: Nanos::from_us(config.unrepaired_wait_us.into()),
         }
-    }
-
-    /// How long a gap may stay open at all; `None` without a limit.
-    fn patience(&self) -> Option<Nanos> {
-        match self.delivery {
-            Delivery::OrderedWithin(deadline) if planted(Bug::DeadlineStretched) => {
-                Some(deadline.times(10))
-            }
-            Delivery::OrderedWithin(deadline) if self.enabled => Some(deadline),
-            _ if !self.enabled => Some(self.unrepaired_wait),
-            _ => None,
-        }
-    }
-
-    /// Returns whether a gap has a deadline. A joiner's history has none while repair is on.
-    fn has_deadline(&self, gap: &Gap) -> bool {
-        gap.origin == Origin::Live || !self.enabled
     }
 }
 
@@ -90,6 +71,7 @@ impl Settings {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Repair {
     settings: Settings,
+    deadlines: Deadlines,
     gaps: Gaps,
     contested: ContestedSequences,
     /// Times of the repair connection, and of the hold-off before a first request.
@@ -116,6 +98,7 @@ impl Repair {
         Self {
             settings,
             gaps: Gaps::default(),
+            deadlines: Deadlines::of(config),
             contested: ContestedSequences::default(),
             nack: timer(seed),
             nack_link: timer(!seed),
@@ -282,52 +265,17 @@ impl Repair {
         now: Nanos,
         limit: &LossLimit,
     ) -> Option<(SequenceRange, LossCause)> {
-        let wait = self.settings.patience()?;
-        if planted(Bug::DeadlineForgotten) {
-            return None;
-        }
-        let is_over = |gap: &Gap| now >= lost_at(gap, wait, limit, gap.range.first);
-        let mut gaps = self.gaps.iter();
-        let gap = gaps.find(|gap| self.settings.has_deadline(gap) && is_over(gap))?;
-        let mut range = gap.range;
-        if now < lost_at(gap, wait, limit, range.last) {
-            range.last = limit.confirmed;
-        }
-        let cause = match self.settings.enabled != planted(Bug::WrongCause) {
-            true => LossCause::Deadline,
-            false => LossCause::RepairOff,
-        };
-        Some((range, cause))
+        self.deadlines.overdue(&self.gaps, now, limit)
     }
 
     /// Returns when [`Repair::overdue`] finds a gap if nothing arrives until then.
-    #[must_use]
     pub(crate) fn next_deadline(&self, limit: &LossLimit) -> Nanos {
-        let Some(wait) = self.settings.patience() else {
-            return Nanos::MAX;
-        };
-        let gap = self.gaps.iter().find(|gap| self.settings.has_deadline(gap));
-        gap.map_or(Nanos::MAX, |gap| lost_at(gap, wait, limit, gap.range.first))
+        self.deadlines.next(&self.gaps, limit)
     }
 
-    /// Returns when a STATUS is wanted, so that a gap need not wait for it at its deadline: once half of its
-    /// time is over, unless a PROGRESS was sent since it was found that says as much.
-    #[must_use]
+    /// Returns when a STATUS is wanted, so that a gap need not wait for it at its deadline.
     pub(crate) fn next_confirmation(&self, limit: &LossLimit) -> Nanos {
-        let Some(wait) = self.settings.patience() else {
-            return Nanos::MAX;
-        };
-        if planted(Bug::DeadlineNotAsked) {
-            return Nanos::MAX;
-        }
-        let (reported_at, reported) = limit.reported;
-        let is_claimed = |gap: &Gap| {
-            let is_reported = gap.found_at < reported_at && gap.range.last <= reported;
-            gap.range.last > limit.confirmed && !is_reported
-        };
-        let mut gaps = self.gaps.iter();
-        let gap = gaps.find(|gap| self.settings.has_deadline(gap) && is_claimed(gap));
-        gap.map_or(Nanos::MAX, |gap| gap.found_at.after(Nanos(wait.0 / 2)))
+        self.deadlines.next_confirmation(&self.gaps, limit)
     }
 
     /// Collects all requests that are due into `requests`, marks their gaps as requested, and returns
@@ -782,20 +730,6 @@ const fn answered_by(gap: &Gap) -> usize {
         (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
         (class, _) => class as usize - 1,
     }
-}
-
-/// Returns when this sequence of a gap is lost: `wait` after it was found, but no sooner than a STATUS could
-/// say whether it was sent at all.
-fn lost_at(gap: &Gap, wait: Nanos, limit: &LossLimit, sequence: Sequence) -> Nanos {
-    let at = gap.found_at.after(wait);
-    if sequence <= limit.confirmed || planted(Bug::DeadlineUnconfirmed) {
-        return at;
-    }
-    let lifted_at = match planted(Bug::DeadlineNotLifted) {
-        true => Nanos::MAX,
-        false => limit.lifted_at.min(at.after(CONFIRM_WAIT)),
-    };
-    at.max(lifted_at)
 }
 
 /// Returns whether the first request is a READ where READs are possible. A scout does not READ, because the

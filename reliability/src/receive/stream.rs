@@ -325,24 +325,16 @@ impl EpochStream {
         let duplicate = (self.recovery).take_duplicate(path, held, datagram, can_request, on);
         let conflict = match duplicate {
             Duplicate::Known => return,
-            Duplicate::Forgotten => return self.note_forgotten(held, datagram.header(), lines),
+            Duplicate::Forgotten => {
+                let span = self.recovery.stream().remembered().span();
+                return (self.extent).note_forgotten(held, datagram.header(), lines, span);
+            }
             Duplicate::Conflict(conflict) => conflict,
         };
         self.events.push_back(Event::FencingViolation {
             sequence: held.sequence,
             wrong_one_delivered: conflict.wrong_one_delivered,
         });
-    }
-
-    /// Notes a datagram that is older than anything remembered. A line that is merely slow does not bring
-    /// it behind one that is a whole memory younger: an impostor may have sent that one.
-    fn note_forgotten(&mut self, held: &Held, header: &Header, lines: &Lines) {
-        let Via::Line(line) = held.via else { return };
-        let is_repair_copy = header.relay & relay_flags::RETRANSMITTED != 0;
-        let span = self.recovery.stream().remembered().span();
-        if !is_repair_copy && lines.highest(line).since(held.sequence) > span {
-            self.extent.note_forgotten(held.sequence);
-        }
     }
 
     /// Notes that everything up to `last` has been sent; sequences that were not heard of are missing.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::delivery::{Event, LineId, Via};
+use crate::receive::confirmed::CONFIRM_WAIT;
 
 const US: u64 = 1_000;
 const RETRY: u64 = 50 * US;
