@@ -279,7 +279,8 @@ enum TickcastEventKind
      */
     TICKCAST_EVENT_KIND_MULTICAST_RESTORED = 16,
     /*
-     The sequence `first` carried two different contents. See `wrong_one_delivered`.
+     The sequence `first` carried two different contents, or the next datagram does not follow it. See
+     `wrong_one_delivered`.
      */
     TICKCAST_EVENT_KIND_FENCING_VIOLATION = 17,
     /*

@@ -287,7 +287,8 @@ fn budget_refusal_is_reported_with_its_outcome() {
     both.subscriber.refuse(13, 13, RefusalReason::Budget, 1);
     both.subscriber.pass_us(500);
     both.subscriber.refuse(13, 13, RefusalReason::Budget, 1);
-    for _ in 0..4 {
+    // No STATUS confirms the sequence, so it waits 20 ms beyond its deadline.
+    for _ in 0..12 {
         both.subscriber.wait_ms(2);
         both.subscriber.bytes(0, &heartbeat(15));
     }
