@@ -1252,7 +1252,7 @@ for proto, fields in pairs(registered) do
     proto.fields = all
 end
 
--- What follows a recognised packet belongs to the same protocol, even where it is damaged.
+-- Packets behind a recognised one belong to the same protocol, even where they are damaged.
 datagram:register_heuristic("udp", function(tvb, pinfo, tree)
     if not is_datagram(tvb) then
         return false

@@ -1,5 +1,5 @@
-//! Fault injection into processes in network namespaces. Whatever happens, every published record must be
-//! delivered or declared lost.
+//! Fault injection into processes in network namespaces. Every published record must be delivered
+//! or declared lost, whatever happens.
 //!
 //! | part | contents |
 //! |---|---|
