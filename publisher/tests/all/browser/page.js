@@ -35,8 +35,19 @@ function table(page, id) {
   }, id);
 }
 
-// Checks that the page shows the values of /status and /losses, which must not change meanwhile.
+// Checks that the page shows the values of /status and /losses, which stand still. It may be one event behind.
 async function agrees(page) {
+  for (const until = Date.now() + PATIENCE.timeout; ; await page.waitForTimeout(100)) {
+    try {
+      return await compare(page);
+    } catch (difference) {
+      if (!(difference instanceof assert.AssertionError) || Date.now() > until) throw difference;
+    }
+  }
+}
+
+// Asserts that the page shows the present values of /status and /losses.
+async function compare(page) {
   const status = await get("/status");
   const { losses } = await get("/losses");
   const sum = (of, ...keys) => keys.reduce((all, key) => all + of[key], 0);
