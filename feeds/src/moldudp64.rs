@@ -166,9 +166,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Told(Vec<String>);
+    struct Reported(Vec<String>);
 
-    impl Listen<MoldUdp64> for Told {
+    impl Listen<MoldUdp64> for Reported {
         fn packet(&mut self, _: Nanos, (): &()) {}
 
         fn message(&mut self, position: SourcePosition, message: &[u8]) {
@@ -200,14 +200,14 @@ mod tests {
     }
 
     fn run(mold: &mut Mold, payload: &[u8]) -> Vec<String> {
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let received_at = Nanos::ZERO;
         let packet = Packet {
             received_at,
             payload,
         };
-        mold.packet(0, received_at, packet, &mut told);
-        told.0
+        mold.packet(0, received_at, packet, &mut reported);
+        reported.0
     }
 
     #[test]
@@ -354,17 +354,17 @@ mod tests {
             holding,
         };
         let mut mold: Mold = Arbiter::new(MoldUdp64::new(|_| true), lines, false);
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         for (us, line, payload) in packets {
             let received_at = Nanos::from_us(*us);
             let packet = Packet {
                 received_at,
                 payload,
             };
-            mold.packet(*line, received_at, packet, &mut told);
+            mold.packet(*line, received_at, packet, &mut reported);
         }
-        mold.finish(&mut told);
-        told.0
+        mold.finish(&mut reported);
+        reported.0
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
         let end = || packet(S, 2, 0xFFFF, &[]);
         let copy = || packet(S, 1, 1, &[b"a"]);
         for (us, old) in [(1_000, heartbeat()), (2_000, end()), (900_000, copy())] {
-            let told = run_recorded(
+            let reported = run_recorded(
                 1,
                 &[
                     (0, 0, copy()),
@@ -382,16 +382,19 @@ mod tests {
                     (5_000_000, 0, end()),
                 ],
             );
-            let sessions = told.iter().filter(|it| it.starts_with("session")).count();
-            assert_eq!(sessions, 0, "{told:?}");
-            assert!(told.contains(&"foreign".to_owned()), "{told:?}");
+            let sessions = reported
+                .iter()
+                .filter(|it| it.starts_with("session"))
+                .count();
+            assert_eq!(sessions, 0, "{reported:?}");
+            assert!(reported.contains(&"foreign".to_owned()), "{reported:?}");
         }
     }
 
     #[test]
     fn end_repeated_refutes_a_packet_of_another_session() {
         let end = || packet(S, 2, 0xFFFF, &[]);
-        let told = run_recorded(
+        let reported = run_recorded(
             1,
             &[
                 (0, 0, packet(S, 1, 1, &[b"a"])),
@@ -400,12 +403,12 @@ mod tests {
                 (3_000, 0, end()),
             ],
         );
-        assert_eq!(told, ["0:1=a", "end", "foreign"]);
+        assert_eq!(reported, ["0:1=a", "end", "foreign"]);
     }
 
     #[test]
     fn slower_lines_old_packets_do_not_refute_a_session() {
-        let told = run_recorded(
+        let reported = run_recorded(
             2,
             &[
                 (0, 0, packet(S, 1, 1, &[b"a"])),
@@ -415,12 +418,15 @@ mod tests {
                 (40, 0, packet(T, 2, 1, &[b"y"])),
             ],
         );
-        assert_eq!(told, ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"]);
+        assert_eq!(
+            reported,
+            ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"]
+        );
     }
 
     #[test]
     fn old_packet_on_candidates_line_refutes_it_at_once() {
-        let told = run_recorded(
+        let reported = run_recorded(
             2,
             &[
                 (0, 0, packet(S, 1, 1, &[b"a"])),
@@ -429,12 +435,12 @@ mod tests {
                 (2_000_000, 1, packet(T, 1, 1, &[b"x"])),
             ],
         );
-        assert_eq!(told, ["0:1=a", "foreign", "foreign"]);
+        assert_eq!(reported, ["0:1=a", "foreign", "foreign"]);
     }
 
     #[test]
     fn slower_line_refutes_a_session_once_the_skew_is_over() {
-        let told = |us| {
+        let reported = |us| {
             run_within(
                 Holding::live(600, 6_000),
                 2,
@@ -448,13 +454,13 @@ mod tests {
             )
         };
         let accepted = ["0:1=a", "old 1", "session 1:1", "1:1=x", "1:2=y"];
-        assert_eq!(told(6_010), accepted, "it may still lag");
-        assert_eq!(told(6_011), ["0:1=a", "old 1", "foreign", "foreign"]);
+        assert_eq!(reported(6_010), accepted, "it may still lag");
+        assert_eq!(reported(6_011), ["0:1=a", "old 1", "foreign", "foreign"]);
     }
 
     #[test]
     fn heartbeat_voids_no_confirmed_session_behind_a_hole() {
-        let told = run_recorded(
+        let reported = run_recorded(
             1,
             &[
                 (0, 0, packet(S, 1, 1, &[b"a"])),
@@ -467,7 +473,7 @@ mod tests {
         );
         let closed = ["0:1=a", "gap 0:2+1", "0:3=c"];
         let followed = ["session 1:1", "1:1=x", "1:2=y", "1:3=z"];
-        assert_eq!(told, [&closed[..], &followed[..]].concat());
+        assert_eq!(reported, [&closed[..], &followed[..]].concat());
     }
 
     /// Packets of one message each, `first..end`, `step_us` apart, with one more behind the 50th.
@@ -485,8 +491,8 @@ mod tests {
         all
     }
 
-    fn delivered(told: &[String]) -> usize {
-        told.iter().filter(|it| it.contains('=')).count()
+    fn delivered(reported: &[String]) -> usize {
+        reported.iter().filter(|it| it.contains('=')).count()
     }
 
     #[test]
@@ -494,11 +500,11 @@ mod tests {
         for step_us in [10, 1_000, 3_000_000] {
             for stray in [packet(S, 1_074, 1, &[b"x"]), packet(S, 5_000, 0, &[])] {
                 // The stream goes on beyond the position of the stray packet.
-                let told = run_recorded(1, &stream_with(1, 1_401, step_us, stray));
-                assert_eq!(delivered(&told), 1_400, "{step_us} us");
-                assert_eq!(told.len(), 1_401, "{step_us} us");
-                assert!(told.contains(&"0:1074=m".to_owned()));
-                assert!(told.contains(&"foreign".to_owned()));
+                let reported = run_recorded(1, &stream_with(1, 1_401, step_us, stray));
+                assert_eq!(delivered(&reported), 1_400, "{step_us} us");
+                assert_eq!(reported.len(), 1_401, "{step_us} us");
+                assert!(reported.contains(&"0:1074=m".to_owned()));
+                assert!(reported.contains(&"foreign".to_owned()));
             }
         }
     }
@@ -509,16 +515,19 @@ mod tests {
             let mut all = stream_with(position, position + 300, 1_000, packet(S, 0, 0, &[]));
             all.remove(50);
             all[0].2 = packet(S, position + (1 << 20), 1, &[b"m"]);
-            let told = run_recorded(1, &all);
-            assert_eq!(delivered(&told), 299, "{position}");
-            assert!(!told.iter().any(|it| it.starts_with("late")), "{position}");
-            assert!(told.contains(&"foreign".to_owned()), "{position}");
+            let reported = run_recorded(1, &all);
+            assert_eq!(delivered(&reported), 299, "{position}");
+            assert!(
+                !reported.iter().any(|it| it.starts_with("late")),
+                "{position}"
+            );
+            assert!(reported.contains(&"foreign".to_owned()), "{position}");
         }
     }
 
     #[test]
     fn second_packet_confirms_a_jump_in_the_session() {
-        let told = run_recorded(
+        let reported = run_recorded(
             1,
             &[
                 (0, 0, packet(S, 1, 1, &[b"a"])),
@@ -527,10 +536,10 @@ mod tests {
             ],
         );
         let jumped = ["0:1=a", "gap 0:2+8998", "0:9000=b", "0:9001=c"];
-        assert_eq!(told, jumped);
+        assert_eq!(reported, jumped);
         let beats = [1_000_000, 2_000_000].map(|us| (us, 0, packet(S, 9_000, 0, &[])));
-        let told = run_recorded(1, &beats);
-        assert_eq!(told, [""; 0], "nothing was joined");
+        let reported = run_recorded(1, &beats);
+        assert_eq!(reported, [""; 0], "nothing was joined");
     }
 
     #[test]
@@ -546,18 +555,18 @@ mod tests {
             }
             // A second stray right behind the first one, at another place.
             all.insert(101, (all[100].0, 0, packet(S, 9_000, 0, &[])));
-            let told = run_recorded(2, &all);
-            assert_eq!(delivered(&told), 300, "{step_us} us");
-            let of = |kind: &str| told.iter().filter(|it| it.starts_with(kind)).count();
+            let reported = run_recorded(2, &all);
+            assert_eq!(delivered(&reported), 300, "{step_us} us");
+            let of = |kind: &str| reported.iter().filter(|it| it.starts_with(kind)).count();
             assert_eq!((of("old"), of("foreign")), (300, 2), "{step_us} us");
-            assert_eq!(told.len(), 602, "{step_us} us");
+            assert_eq!(reported.len(), 602, "{step_us} us");
         }
     }
 
     #[test]
     fn first_stray_is_no_gap_from_one_or_a_resumption() {
-        let told = |mut mold: Mold, next: u64| {
-            let mut told = Told::default();
+        let reported = |mut mold: Mold, next: u64| {
+            let mut reported = Reported::default();
             let stream = (next..next + 20).map(|n| packet(S, n, 1, &[b"m"]));
             let stray = packet(S, next + 5_000, 1, &[b"x"]);
             for (us, payload) in (1..).zip(std::iter::once(stray).chain(stream)) {
@@ -567,22 +576,22 @@ mod tests {
                     received_at,
                     payload,
                 };
-                mold.packet(0, received_at, packet, &mut told);
+                mold.packet(0, received_at, packet, &mut reported);
             }
-            mold.finish(&mut told);
-            told.0
+            mold.finish(&mut reported);
+            reported.0
         };
         let lines = Lines {
             count: 1,
             holding: Holding::RECORDED,
         };
         let begin = || Arbiter::new(MoldUdp64::new(|_| true), lines, true);
-        let from_one = told(begin(), 1);
+        let from_one = reported(begin(), 1);
         assert_eq!((delivered(&from_one), from_one.len()), (20, 21));
         let mut resumed = begin();
         let session = told_session(begin());
         resumed.resume(Some((session, ())), SourcePosition::new(0, 50));
-        let resumed = told(resumed, 50);
+        let resumed = reported(resumed, 50);
         assert_eq!((delivered(&resumed), resumed.len()), (20, 21));
     }
 
@@ -635,16 +644,16 @@ mod tests {
             (u128::from_le_bytes(id), ())
         });
         mold.resume(id, SourcePosition::new(3, 100));
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         for (ms, payload) in packets {
             let received_at = Nanos::from_ms(*ms);
             let packet = Packet {
                 received_at,
                 payload,
             };
-            mold.packet(0, received_at, packet, &mut told);
+            mold.packet(0, received_at, packet, &mut reported);
         }
-        told.0
+        reported.0
     }
 
     #[test]

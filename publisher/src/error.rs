@@ -335,9 +335,9 @@ pub enum PublisherError {
         /// The cause.
         source: MappingError,
     },
-    /// The flight record can't be kept at this path.
-    #[error("flight_record: {}: {reason}", .path.display())]
-    FlightRecord {
+    /// The journal can't be kept at this path.
+    #[error("journal: {}: {reason}", .path.display())]
+    Journal {
         /// Path of its file.
         path: PathBuf,
         /// The cause.
@@ -566,7 +566,7 @@ impl PublisherError {
             | Self::Mirroring { .. }
             | Self::OtherPublisher(_)
             | Self::Pin(_)
-            | Self::FlightRecord { .. }
+            | Self::Journal { .. }
             | Self::File(_)
             | Self::Token { .. }
             | Self::CommandSocket { .. }

@@ -188,7 +188,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
         }
     })?;
     // An error with the audit file occurs within a log line, so report it outside the log.
-    let tell: fn(&str) = match format {
+    let report: fn(&str) = match format {
         LogFormat::Text => |text| eprintln!("ERROR {text}"),
         LogFormat::Json => |text| {
             eprintln!(
@@ -197,7 +197,7 @@ fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError
             );
         },
     };
-    let file = AuditFile::append_to(path.to_owned(), reopen, tell);
+    let file = AuditFile::append_to(path.to_owned(), reopen, report);
     file.map_err(|error| not_written(path, error))
 }
 

@@ -22,7 +22,7 @@ pub enum Bug {
     /// A known sequence counts as new after a jump backwards (§5.2).
     BackwardJumpBelieved,
     /// A datagram many rings ahead is accepted without confirmation by the repair path (§5.2).
-    LeapBelieved,
+    JumpBelieved,
     /// A STATUS that contradicts what was delivered has no effect (§5.5).
     ImpostorIgnored,
     /// An unreadable datagram of multicast takes the place of the publisher's own (§5.2).
@@ -60,7 +60,7 @@ pub enum Bug {
     /// A gap is requested again at once, and attempts are not counted (§5.4).
     NackStorm,
     /// An unanswered NACK on the NACK connection is repeated there instead of on the next path (§5.4).
-    RungNeverGivesWay,
+    RungNeverFallsBack,
     /// A NACK on a NACK connection is answered on the repair connection (§6.3).
     AnsweredElsewhere,
     /// A gap is requested before the other line has passed it (§5.3).

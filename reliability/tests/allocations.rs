@@ -99,7 +99,7 @@ fn tick_is_published_and_delivered_without_allocation() {
 fn journal_allocates_only_at_segment_start() {
     let (mut publisher, mut subscriber) = sides();
     let area = Box::new(vec![0; 32 << 20]);
-    subscriber.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
+    subscriber.keep_journal(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let mut n = 0;

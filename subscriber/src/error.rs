@@ -64,11 +64,11 @@ pub enum SubscribeError {
     #[error("faults: {0}")]
     Faults(#[from] FaultConfigError),
     /// The journal file can't be created or mapped.
-    #[error("can't create the flight record: {0}")]
-    Recording(#[from] MappingError),
+    #[error("can't create the journal: {0}")]
+    JournalFile(#[from] MappingError),
     /// The file can't hold a journal.
-    #[error("{path} can't hold the flight record: {source}")]
-    Recorder {
+    #[error("{path} can't hold the journal: {source}")]
+    Journal {
         /// The path of the file.
         path: PathBuf,
         /// The reason.

@@ -48,7 +48,7 @@ impl MirrorSubscriber {
 
     /// Receives datagrams and requests missing ones. Never blocks.
     pub fn poll(&mut self, keeper: &mut impl MirrorKeeper) -> Polled {
-        self.driver.poll(SystemClock.now(), &mut Through(keeper))
+        self.driver.poll(SystemClock.now(), &mut MirrorSink(keeper))
     }
 
     /// Returns the core, for inspection.
@@ -69,9 +69,9 @@ impl MirrorSubscriber {
     }
 }
 
-struct Through<'a, K>(&'a mut K);
+struct MirrorSink<'a, K>(&'a mut K);
 
-impl<K: MirrorKeeper> Deliver for Through<'_, K> {
+impl<K: MirrorKeeper> Deliver for MirrorSink<'_, K> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, record) => self.0.record(position, record),
@@ -80,7 +80,7 @@ impl<K: MirrorKeeper> Deliver for Through<'_, K> {
     }
 }
 
-impl<K: MirrorKeeper> Sink for Through<'_, K> {
+impl<K: MirrorKeeper> Sink for MirrorSink<'_, K> {
     fn offered(&mut self, now: Nanos, core: &mut Journaled<SubscriberCore>, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));

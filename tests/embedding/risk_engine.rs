@@ -474,7 +474,7 @@ fn unrepaired_loss_freezes_orders_for_good() {
     let Outcome {
         code,
         summary,
-        alerts: told,
+        alerts: reported,
     } = &outcomes[0];
     assert_eq!(*code, Some(1), "loss is exit code 1");
     let (records, lost) = (number(summary, "records"), number(summary, "lost_records"));
@@ -484,5 +484,5 @@ fn unrepaired_loss_freezes_orders_for_good() {
     let instruments = summary["instruments"].as_array().expect("instruments");
     assert!(instruments.iter().all(|i| i["frozen"] == true));
     let all = alerts(&offline);
-    assert!(told.len() < all.len() && *told == all[..told.len()]);
+    assert!(reported.len() < all.len() && *reported == all[..reported.len()]);
 }

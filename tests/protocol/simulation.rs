@@ -55,7 +55,7 @@ fn trouble_of_any_kind_delivers_once_or_declares() {
     assert!(t.answered_by_multicast > 100 && t.refused > 100 && t.epochs > summary.seeds);
     assert!(t.asked_in_time > 50_000 && t.given_up_in_time > 1_000);
     for (what, least) in LOOKED_AT {
-        let times = t.looked_at.get(what).copied().unwrap_or(0);
+        let times = t.checked.get(what).copied().unwrap_or(0);
         assert!(times >= least, "{what}: {times} times");
     }
     // Where an impostor is about, requests follow from forged datagrams.
@@ -120,7 +120,7 @@ const MENU: [(&str, &[&str]); 52] = [
         &["up_held", "down_stops", "partition_drop"],
     ),
     ("stall", &["stall", "socket_overflow"]),
-    ("pause", &["pause", "go_on"]),
+    ("pause", &["pause", "unpause"]),
     ("restart", &["kill", "restart"]),
     ("power-cut", &["power_cut", "restart"]),
     ("gone", &["drop"]),
@@ -155,7 +155,7 @@ const MENU: [(&str, &[&str]); 52] = [
     ("two-channels", &["drop", "kill"]),
     ("start-at", &["join"]),
     (
-        "rc-breaks",
+        "nack-link-breaks",
         &["drop", "rc_resets", "rc_held", "rc_asked", "rc_timeout"],
     ),
     (

@@ -16,13 +16,13 @@ fn memoized_core_matches_running_core() {
         let mut remembering = Cores::new(&plan);
         for _ in 0..30 {
             let mut running = Cores::forgetful(&plan);
-            let mut told = World::new(&mut remembering).unwrap();
+            let mut reported = World::new(&mut remembering).unwrap();
             let mut due = World::new(&mut running).unwrap();
-            told.keep_diary();
+            reported.keep_diary();
             due.keep_diary();
             loop {
                 let steps = due.steps(&running);
-                assert_eq!(told.steps(&remembering), steps, "{}", plan.name);
+                assert_eq!(reported.steps(&remembering), steps, "{}", plan.name);
                 if steps.is_empty() {
                     break;
                 }
@@ -30,20 +30,23 @@ fn memoized_core_matches_running_core() {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
                 let step = steps[(random >> 33) as usize % steps.len()];
-                assert!(told.apply(&mut remembering, step).unwrap());
+                assert!(reported.apply(&mut remembering, step).unwrap());
                 assert!(due.apply(&mut running, step).unwrap());
-                assert_eq!(told.read_diary(), due.read_diary(), "{}", plan.name);
+                assert_eq!(reported.read_diary(), due.read_diary(), "{}", plan.name);
                 let of_all = due.core_fingerprints(&running);
                 assert_eq!(
-                    told.core_fingerprints(&remembering),
+                    reported.core_fingerprints(&remembering),
                     of_all,
                     "{}",
                     plan.name
                 );
-                assert_eq!(told.unfinished(&remembering), due.unfinished(&running));
+                assert_eq!(reported.unfinished(&remembering), due.unfinished(&running));
             }
             let ticks = Ends::default().settle(&mut running, due).unwrap();
-            assert_eq!(Ends::default().settle(&mut remembering, told), Ok(ticks));
+            assert_eq!(
+                Ends::default().settle(&mut remembering, reported),
+                Ok(ticks)
+            );
         }
     }
 }

@@ -161,7 +161,7 @@ fn joining(publisher: &Publisher, authentication: bool) -> Peer {
         }],
         authentication,
     };
-    peer.say(0, &Message::Join(join));
+    peer.send(0, &Message::Join(join));
     peer
 }
 
@@ -173,7 +173,7 @@ fn keys_of(publisher: &Publisher) -> Vec<Key> {
         _ => None,
     });
     let keys = welcome.flatten().expect("an authenticated channel").keys;
-    peer.say(0, &Message::Leave);
+    peer.send(0, &Message::Leave);
     keys.into_iter().map(|of| of.key).collect()
 }
 

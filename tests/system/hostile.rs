@@ -131,7 +131,7 @@ impl Peer {
         Self(stream, Vec::new())
     }
 
-    pub(crate) fn say(&mut self, channel: u16, message: &Message<'_>) {
+    pub(crate) fn send(&mut self, channel: u16, message: &Message<'_>) {
         let mut frame = Vec::new();
         message.write(ChannelId(channel), &mut frame);
         self.0.write_all(&frame).expect("written");
@@ -149,7 +149,7 @@ impl Peer {
                 confirmed_epoch: Epoch(confirmed_epoch),
             }],
         };
-        self.say(0, &Message::Join(join));
+        self.send(0, &Message::Join(join));
     }
 
     /// Calls `on` with the next message. Returns `None` if the publisher closed the connection.
@@ -183,7 +183,7 @@ fn join_claiming_higher_epoch_is_only_counted() {
     peer.join(u64::MAX, &[1], "all");
     let welcomed = peer.hear(|message| matches!(message, Message::Welcome(_)));
     assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
-    peer.say(0, &Message::Leave);
+    peer.send(0, &Message::Leave);
     drop(peer);
     assert_eq!(publisher.metric_now("higher_epoch_claims_total"), 1);
     end(&publisher, &mut followers);
@@ -216,7 +216,7 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
             purpose: Purpose::Replay { session: 12_345 },
             channels: vec![],
         };
-        peer.say(0, &Message::Join(join));
+        peer.send(0, &Message::Join(join));
     });
     assert!(!stray_replay.is_empty());
 
@@ -271,15 +271,15 @@ fn nack_of_any_range_or_epoch_is_answered() {
         .expect("an answer")
     };
     let run = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).expect("a range");
-    peer.say(1, &nack(epoch, 1, 1));
+    peer.send(1, &nack(epoch, 1, 1));
     assert_eq!(answer(&mut peer), (run(1, 1), None), "the datagram itself");
-    peer.say(1, &nack(Epoch(epoch.0 - 1), 1, 1));
+    peer.send(1, &nack(Epoch(epoch.0 - 1), 1, 1));
     assert_eq!(answer(&mut peer), (run(1, 1), Some(RefusalReason::Epoch)));
     let ahead = run(u64::MAX - 5, u64::MAX);
-    peer.say(1, &nack(epoch, ahead.first.0, ahead.last.0));
+    peer.send(1, &nack(epoch, ahead.first.0, ahead.last.0));
     assert_eq!(answer(&mut peer), (ahead, Some(RefusalReason::Ahead)));
     // A NACK for all sequences takes bounded work, and each part of it is answered once.
-    peer.say(1, &nack(epoch, 1, u64::MAX));
+    peer.send(1, &nack(epoch, 1, u64::MAX));
     let (mut answers, mut answered) = (Vec::new(), 0);
     while answered < u64::MAX {
         let (range, why) = answer(&mut peer);
@@ -303,7 +303,7 @@ fn nack_of_any_range_or_epoch_is_answered() {
     }
     let had = answers.iter().filter(|(_, why)| why.is_none()).count() as u64;
     assert!(had > 1, "what was sent is repaired");
-    peer.say(0, &Message::Leave);
+    peer.send(0, &Message::Leave);
     // The follower may have sent NACKs as well.
     assert_eq!(
         publisher.metric_now("repair_refused_sequences_total{reason=\"epoch\"}"),
@@ -591,15 +591,15 @@ fn repeated_join_ends_connection_or_opens_session() {
             purpose: Purpose::Replay { session },
             channels: vec![],
         };
-        peer.say(0, &Message::Join(join));
+        peer.send(0, &Message::Join(join));
         assert_eq!(peer.hear(|m| matches!(m, Message::Welcome(_))), Some(true));
         peer
     };
     let mut first = replay(of);
     let mut second = replay(of);
     assert!(first.is_closed(), "the later one takes its place");
-    second.say(0, &Message::Leave);
-    owner.say(0, &Message::Leave);
+    second.send(0, &Message::Leave);
+    owner.send(0, &Message::Leave);
     drop((first, second, owner));
     nobody_else_noticed(publisher, followers);
 }

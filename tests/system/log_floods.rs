@@ -47,7 +47,7 @@ fn hostile_names_and_reconnects_leave_the_log_short_and_true() {
         peer.0.write_all(&refused).expect("written");
         assert!(peer.is_closed());
         // The joined one falls behind and catches up, and claims losses.
-        named.say(
+        named.send(
             1,
             &Message::Progress(Progress {
                 epoch,
@@ -80,7 +80,7 @@ fn hostile_names_and_reconnects_leave_the_log_short_and_true() {
     assert!(log.lines().all(is_own), "each line begins with its time");
     let longest = log.lines().map(str::len).max();
     assert!(longest < Some(8_192), "a line of {longest:?} bytes");
-    named.say(0, &Message::Leave);
+    named.send(0, &Message::Leave);
     assert_whole(publisher, &mut followers);
 }
 

@@ -135,10 +135,10 @@ fn killed_publisher_leaves_whole_files_and_new_epoch() {
         let c = follower.counters(0);
         assert_eq!(c.corrupt_dropped.get() + c.malformed_dropped.get(), 0);
         // The unknown end of a killed publisher's epoch is declared lost, and nothing else.
-        let told = follower.losses.len();
+        let reported = follower.losses.len();
         let all = follower.losses.iter();
         let all = all.filter(|loss| loss.cause == LossCause::Epoch).count();
-        assert!(told >= 3 && all == told, "{:?}", follower.losses);
+        assert!(reported >= 3 && all == reported, "{:?}", follower.losses);
         assert_eq!(c.missing_open.get(), 0);
     }
 }

@@ -213,7 +213,7 @@ fn strangers_start_no_input_that_waits_for_names() {
             sent_at: Nanos(1),
             read_bytes: 0,
         };
-        peer.say(1, &Message::Progress(follows));
+        peer.send(1, &Message::Progress(follows));
         let is_status = peer.hear(|message| matches!(message, Message::Status(_)));
         assert_eq!(is_status, Some(true), "it counts as a follower");
         strangers.push(peer);
@@ -229,7 +229,7 @@ fn strangers_start_no_input_that_waits_for_names() {
         all[0].records.values().sum::<u64>() > 1_000
     });
     for peer in &mut strangers {
-        peer.say(0, &Message::Leave);
+        peer.send(0, &Message::Leave);
     }
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();

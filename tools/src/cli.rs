@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Inject(inject::Args),
     /// Promotes a standby, which takes over from its publisher.
     Promote(promote::Args),
-    /// Reports from flight records where each missing datagram was lost, and replays them.
+    /// Reports from journals where each missing datagram was lost, and replays them.
     Explain(explain::Args),
     /// Plots interval logs of latency on one page, and compares two of them.
     Report(report::Args),

@@ -1,4 +1,4 @@
-//! The file of a subscriber's flight journal (`tickcast_journal`). It lies on tmpfs, so no disk blocks the
+//! The file of a subscriber's journal (`tickcast_journal`). It lies on tmpfs, so no disk blocks the
 //! writer, and it remains readable after the process was killed.
 
 use std::fs::File;
@@ -145,9 +145,9 @@ mod tests {
         }
         let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
         let error = JournalFile::create(Path::new(&name), 1 << 50).unwrap_err();
-        let told = error.to_string();
-        assert!(told.contains("configure fewer MiB"), "{told}");
-        assert!(!told.contains("ring"), "{told}");
+        let reported = error.to_string();
+        assert!(reported.contains("configure fewer MiB"), "{reported}");
+        assert!(!reported.contains("ring"), "{reported}");
         assert!(!Path::new(&name).exists());
     }
 

@@ -8,7 +8,7 @@
 //! 3. `shm`: the ring itself, mapped read-only by subscribers in the publisher's host
 //! 4. `udp`: multicast on one line or two, batched; and the live input of a feed
 //! 5. `faults`: seeded loss, reordering and damage around any [`Receive`]
-//! 6. `journal_file`: the file that a flight journal is kept in
+//! 6. `journal_file`: the file that a journal is kept in
 //!
 //! `memory` needs the feature `testing`.
 //!

@@ -84,7 +84,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Accepts or gives up a candidate if that is due.
     pub(super) fn settle_candidate(&mut self, is_over: bool, out: &mut impl Listen<P>) {
         // Missing messages of the current session may still come.
-        let Some(candidate) = self.candidate.as_ref().filter(|_| self.hole.is_none()) else {
+        let Some(candidate) = self.candidate.as_ref().filter(|_| self.gap.is_none()) else {
             return;
         };
         let is_previous = is_previous(candidate.session, self.previous);

@@ -11,7 +11,7 @@ use crate::planted::{ArbiterBug, planted};
 use crate::source::{LineStats, SKEW_BUCKETS};
 
 /// Holes of one line remembered at most.
-const HOLES_MAX: usize = 1024;
+const GAPS_MAX: usize = 1024;
 /// Packets beyond a missing message that are remembered for one line at most.
 const MARKS_MAX: usize = 1024;
 /// A line that is silent for so many waits is not waited for: a shorter silence may be a loss of
@@ -37,7 +37,7 @@ pub(super) struct Line {
     begin: u64,
     /// One beyond the highest sequence that it sent in this session; 0: none yet.
     next: u64,
-    holes: Ranges,
+    gaps: Ranges,
     missing_before: u64,
     /// Packets beyond a missing message, ascending by sequence and by time.
     marks: VecDeque<Mark>,
@@ -54,7 +54,7 @@ impl Line {
             sender: None,
             begin: 0,
             next: 0,
-            holes: Ranges::new(HOLES_MAX),
+            gaps: Ranges::new(GAPS_MAX),
             missing_before: 0,
             marks: VecDeque::with_capacity(MARKS_MAX),
             behind_since: None,
@@ -104,16 +104,16 @@ impl Line {
         if first < self.begin {
             // The line began with reordered packets.
             if end < self.begin {
-                self.holes.push_front(end, self.begin, self.stats.packets);
+                self.gaps.push_front(end, self.begin, self.stats.packets);
             }
             self.begin = first;
         }
         if first > self.next {
-            self.holes.push(self.next, first, self.stats.packets);
+            self.gaps.push(self.next, first, self.stats.packets);
         } else {
             let taken = match planted(ArbiterBug::ReorderedIsMissing) {
                 true => Taken::default(),
-                false => self.holes.take(first, end),
+                false => self.gaps.take(first, end),
             };
             if taken.messages > 0 {
                 let depth = self.stats.packets - taken.tag;
@@ -180,7 +180,7 @@ impl Line {
 
     /// Returns the messages of the session that the line left out so far.
     pub(super) const fn missing(&self) -> u64 {
-        self.missing_before + self.holes.messages()
+        self.missing_before + self.gaps.messages()
     }
 
     /// Records that nothing more below `end` will come on this line.
@@ -194,8 +194,8 @@ impl Line {
     /// Starts a new session; nothing more of the one before, which ended at `end`, will come.
     pub(super) fn end_session(&mut self, end: u64) {
         self.owe(end);
-        self.missing_before += self.holes.messages();
-        self.holes.clear();
+        self.missing_before += self.gaps.messages();
+        self.gaps.clear();
         self.marks.clear();
         self.next = 0;
     }

@@ -135,13 +135,13 @@ fn spoilt_files_give_their_right_answers() {
         };
         let got: u64 = inspection.feeds.iter().map(|feed| feed.messages).sum();
         let texts_of = [&inspection.notes[..], &inspection.faults].concat();
-        let told = texts_of.join("\n");
+        let reported = texts_of.join("\n");
         let is_right = got == *messages
             && inspection.is_whole() == *whole
-            && texts.iter().all(|text| told.contains(text));
+            && texts.iter().all(|text| reported.contains(text));
         if !is_right {
             wrong.push(format!(
-                "{name}: {got} messages, {}\n{told}\n{:?}",
+                "{name}: {got} messages, {}\n{reported}\n{:?}",
                 inspection.is_whole(),
                 inspection.feeds
             ));
@@ -190,9 +190,9 @@ fn two_feeds_in_one_file_are_listed_and_a_choice_is_asked_for() {
             let foreign = one.account.class(Class::Foreign).frames;
             assert!(foreign > 0, "{name} {destination}");
             let others = one.others.iter();
-            let told: Vec<_> = others.map(|(_, it)| (it.format, it.guess)).collect();
+            let reported: Vec<_> = others.map(|(_, it)| (it.format, it.guess)).collect();
             let format = one.feeds[0].name.split(' ').next().unwrap().parse().ok();
-            assert_eq!(told, [(format, None)], "a known feed needs no guess");
+            assert_eq!(reported, [(format, None)], "a known feed needs no guess");
         }
         let all = Selection {
             all_feeds: true,

@@ -294,7 +294,7 @@ fn lossy_line_drops_are_missing_to_the_message() {
         messages: 30_000,
         ..config()
     };
-    let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
+    let (mut decoder, mut reported) = (decoder(), crate::common::Counted::default());
     let (mut sent, mut dropped) = (0, 0);
     for (at, payload) in &packets(&config, seed) {
         let count = MoldHeader::split(payload).unwrap().0.count;
@@ -314,17 +314,17 @@ fn lossy_line_drops_are_missing_to_the_message() {
                     received_at: Nanos(1 + at.0),
                     payload,
                 },
-                &mut told,
+                &mut reported,
             );
         }
     }
-    let missing = told.incidents.iter().map(|incident| match incident {
+    let missing = reported.incidents.iter().map(|incident| match incident {
         Incident::Gap { missing, .. } => *missing,
         _ => 0,
     });
     assert_eq!(missing.sum::<u64>(), dropped, "seed {seed}");
-    assert_eq!(told.messages + dropped, sent, "seed {seed}");
-    assert_eq!(told.out_of_order, 0, "seed {seed}");
+    assert_eq!(reported.messages + dropped, sent, "seed {seed}");
+    assert_eq!(reported.out_of_order, 0, "seed {seed}");
     assert!(dropped > 500, "seed {seed}: {dropped}");
 }
 
@@ -353,7 +353,7 @@ fn quiet_line_carries_heartbeats() {
     for pair in packets.windows(2) {
         assert!(pair[1].0.since(pair[0].0) <= Nanos::from_ms(1_001));
     }
-    let mut told = crate::common::Recorded::default();
+    let mut reported = crate::common::Recorded::default();
     let mut decoder = decoder();
     for (at, payload) in &packets {
         decoder.packet(
@@ -361,10 +361,10 @@ fn quiet_line_carries_heartbeats() {
                 received_at: Nanos(1 + at.0),
                 payload,
             },
-            &mut told,
+            &mut reported,
         );
     }
-    assert_eq!(told.incidents, [Incident::EndOfSession]);
+    assert_eq!(reported.incidents, [Incident::EndOfSession]);
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn simulated_day_starts_with_directory_and_ends_on_time() {
         duration_ms: 50,
         ..config()
     };
-    let mut told = crate::common::Recorded::default();
+    let mut reported = crate::common::Recorded::default();
     let mut decoder = decoder();
     for (at, payload) in &packets(&config, 7) {
         decoder.packet(
@@ -383,10 +383,10 @@ fn simulated_day_starts_with_directory_and_ends_on_time() {
                 received_at: Nanos(1 + at.0),
                 payload,
             },
-            &mut told,
+            &mut reported,
         );
     }
-    let definitions = told.all::<InstrumentDefMsg>();
+    let definitions = reported.all::<InstrumentDefMsg>();
     let symbols: Vec<_> = definitions
         .iter()
         .map(|d| d.raw_symbol().unwrap())
@@ -396,7 +396,7 @@ fn simulated_day_starts_with_directory_and_ends_on_time() {
     // 2025-03-07 09:30 in New York, at UTC-5.
     let begins = 1_741_357_800_000_000_000;
     assert_eq!(
-        told.messages[0]
+        reported.messages[0]
             .1
             .records()
             .next()
@@ -405,7 +405,7 @@ fn simulated_day_starts_with_directory_and_ends_on_time() {
             .ts_event,
         begins
     );
-    let last = told
+    let last = reported
         .messages
         .last()
         .unwrap()
@@ -476,16 +476,16 @@ fn simulator_defines_all_symbols_at_maximum_count() {
         ..SimulatorConfig::default()
     };
     let mut simulator = Simulator::new(&config, 9).unwrap();
-    let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
+    let (mut decoder, mut reported) = (decoder(), crate::common::Counted::default());
     while let Some(packet) = simulator.next_packet() {
         let packet = Packet {
             received_at: Nanos(1),
             payload: packet.payload,
         };
-        decoder.packet(packet, &mut told);
+        decoder.packet(packet, &mut reported);
     }
     assert_eq!(decoder.counts().of(b'R'), 65_535);
-    assert_eq!(told.incidents, [Incident::EndOfSession]);
+    assert_eq!(reported.incidents, [Incident::EndOfSession]);
     assert!(simulator.book(0).is_none());
     assert!(!simulator.book(u16::MAX).unwrap().is_empty());
     assert_eq!(simulator.name(1), Some(*b"AAAA    "));
@@ -571,11 +571,11 @@ proptest! {
             let at = at.index(payload.len());
             payload[at] = value;
         }
-        let (mut decoder, mut told) = (decoder(), crate::common::Counted::default());
+        let (mut decoder, mut reported) = (decoder(), crate::common::Counted::default());
         for (at, payload) in &packets {
-            decoder.packet(Packet { received_at: *at, payload }, &mut told);
+            decoder.packet(Packet { received_at: *at, payload }, &mut reported);
         }
-        prop_assert_eq!(told.out_of_order, 0);
+        prop_assert_eq!(reported.out_of_order, 0);
     }
 }
 

@@ -108,9 +108,9 @@ counters! {
         /// Datagrams that the publisher wrote here, found whole.
         written_datagrams,
         /// Datagrams written here that arrived before any other path.
-        written_first_datagrams,
+        inbox_first_datagrams,
         /// Sequences not written, or overwritten before they were read; they arrive on another path.
-        written_skipped_sequences,
+        inbox_skipped_sequences,
         /// Slots found half written, or never holding a whole datagram.
         inbox_torn,
         /// Times that a mirror began anew because a missing datagram could not be had.
@@ -267,8 +267,8 @@ fn each_standby_metric(
         mirror.written_sequence.set(written.newest());
         mirror.written_lag_sequences.set(written.lag);
         mirror.written_datagrams.set(written.datagrams);
-        mirror.written_first_datagrams.set(written.first);
-        mirror.written_skipped_sequences.set(written.skipped);
+        mirror.inbox_first_datagrams.set(written.first);
+        mirror.inbox_skipped_sequences.set(written.skipped);
         mirror.inbox_torn.set(written.torn);
         mirror.holes.set(mirrored.map_or(0, |it| it.holes));
         mirror.each(|name, help, value| on(name, help, Some(&channel.name), value));

@@ -223,11 +223,12 @@ impl ChannelWriter {
     /// # }
     /// ```
     pub fn source_lost(&mut self, loss: SourceLoss) -> Result<(), WriteError> {
-        let told = self.queue.while_open(|queue| {
+        let reported = self.queue.while_open(|queue| {
             queue.lost(loss);
             queue.flush();
         });
-        told.filter(|()| !self.queue.is_closed())
+        reported
+            .filter(|()| !self.queue.is_closed())
             .ok_or(WriteError::Ended)
     }
 

@@ -27,7 +27,7 @@ pub use crate::config::input::{
     CaptureConfig, InputConfig, InputFormat, InputLineConfig, OwnInputConfig, Pace,
     RecordsInputConfig, SimulatorInputConfig, UdpInputConfig, WaitForSubscribers,
 };
-pub use crate::config::journal::FlightRecordConfig;
+pub use crate::config::journal::JournalConfig;
 pub use crate::config::latency_log::LatencyLogConfig;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
@@ -93,9 +93,9 @@ pub struct Config {
     /// Names of the standbys that this publisher hands over to on request; default: none.
     #[serde(default)]
     pub hand_over_to: Vec<String>,
-    /// Flight records of publishing and repair; null: none.
+    /// Journals of publishing and repair; null: none.
     #[serde(default)]
-    pub flight_record: Option<FlightRecordConfig>,
+    pub journal: Option<JournalConfig>,
     /// Interval log of the latency up to the sealed datagram; null: none.
     #[serde(default)]
     pub latency_log: Option<LatencyLogConfig>,

@@ -515,9 +515,9 @@ mod tests {
     }
 
     fn drain(receiver: &QueueReceiver) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Taken::Batch(batch) = receiver.take() {
-            told.extend(batch.items().map(|item| match item {
+            reported.extend(batch.items().map(|item| match item {
                 SourceItem::Message(position, _) => format!("m{}", position.sequence()),
                 SourceItem::Incident(incident) => format!("{incident:?}"),
                 SourceItem::Lost(loss) => format!(
@@ -532,7 +532,7 @@ mod tests {
             }));
             receiver.give_back(batch);
         }
-        told
+        reported
     }
 
     #[test]
@@ -586,13 +586,17 @@ mod tests {
         }
         sender.silence(Silence::Over { since });
         sender.push(at(8), &message(8));
-        let told = drain(&receiver);
+        let reported = drain(&receiver);
         let last = [
             "Overflow 3 from 5 of [5, 6, 7]",
             over,
             "Overflow 1 from 8 of [8]",
         ];
-        assert_eq!(told[..], [&["m4"], &last[..]].concat(), "without {begun}");
+        assert_eq!(
+            reported[..],
+            [&["m4"], &last[..]].concat(),
+            "without {begun}"
+        );
     }
 
     #[test]
@@ -609,16 +613,16 @@ mod tests {
         sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
         sender.lost(SourceLoss::gap(at(9), 1));
         sender.lost(SourceLoss::gap(at(12), 2).unread(unread(4, 0)));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Taken::Batch(batch) = receiver.take() {
             for item in batch.items() {
                 if let SourceItem::Lost(loss) = item {
-                    told.push((loss.from, loss.messages, loss.unread));
+                    reported.push((loss.from, loss.messages, loss.unread));
                 }
             }
             receiver.give_back(batch);
         }
-        assert_eq!(told, [(at(2), 5, unread(9, 30)), (at(9), 1, None)]);
+        assert_eq!(reported, [(at(2), 5, unread(9, 30)), (at(9), 1, None)]);
     }
 
     #[test]
@@ -660,8 +664,8 @@ mod tests {
             let mut twice = of(ids.clone());
             twice.extend(of(ids).records());
             assert!(!sender.push(at(2), &twice));
-            let told = format!("Overflow 1 from 2 of {named:?}");
-            assert_eq!(drain(&receiver), ["m1", &told]);
+            let reported = format!("Overflow 1 from 2 of {named:?}");
+            assert_eq!(drain(&receiver), ["m1", &reported]);
         }
     }
 
@@ -709,8 +713,8 @@ mod tests {
         assert!(matches!(receiver.take(), Taken::Batch(_)));
         sender.message(at(11), &message(1));
         sender.flush();
-        let told = ["Gap 6 from 2 of []", "Overflow 1 from 10 of [1]", "m11"];
-        assert_eq!(drain(&receiver), told);
+        let reported = ["Gap 6 from 2 of []", "Overflow 1 from 10 of [1]", "m11"];
+        assert_eq!(drain(&receiver), reported);
     }
 
     #[test]
@@ -836,18 +840,18 @@ mod tests {
     fn batches_are_used_again_and_the_order_is_kept() {
         let (mut sender, receiver) = ingest_queue(4, 0, false);
         let mut expected = Vec::new();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for n in 1..=300 {
             sender.message(at(n), &message(1));
             expected.push(format!("m{n}"));
             if n % 7 == 0 {
                 sender.flush();
-                told.extend(drain(&receiver));
+                reported.extend(drain(&receiver));
             }
         }
         sender.flush();
-        told.extend(drain(&receiver));
-        assert_eq!(told, expected);
+        reported.extend(drain(&receiver));
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -70,11 +70,11 @@ impl ChannelDriver {
         }
     }
 
-    /// Keeps a flight record from now on, if one is given.
+    /// Keeps a journal from now on, if one is given.
     #[must_use]
-    pub fn recording(mut self, recorder: Option<JournalWriter>) -> Self {
-        if let Some(recorder) = recorder {
-            self.core.record(recorder);
+    pub fn with_journal(mut self, journal: Option<JournalWriter>) -> Self {
+        if let Some(journal) = journal {
+            self.core.keep_journal(journal);
         }
         self
     }
@@ -215,7 +215,7 @@ impl ChannelDriver {
         sequence.map_err(|error| self.failed(error))
     }
 
-    /// Writes a note to the flight record, if one is kept.
+    /// Writes a note to the journal, if one is kept.
     pub(crate) fn note(&mut self, note: Note) {
         self.core.note(note);
     }
@@ -323,7 +323,7 @@ impl ChannelDriver {
         if let Some(completed) = line.completed() {
             self.core.handle_completed(id, completed);
         }
-        if self.core.is_recorded() {
+        if self.core.is_journaled() {
             self.note_line(index);
         }
         Ok(worked)

@@ -124,7 +124,7 @@ impl EpochsBefore {
     }
 
     /// Continues the last epoch kept.
-    pub(crate) fn go_on(self) -> EpochState {
+    pub(crate) fn next_state(self) -> EpochState {
         EpochState {
             epoch: self.before.epoch,
             inputs: self.inputs,
@@ -338,7 +338,9 @@ mod tests {
         assert_eq!(second.opened(C), restart);
         drop(second);
         // A publisher that continues in the epoch announces the same event.
-        let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
+        let second = EpochsBefore::read(Some(dir.path()), "a")
+            .unwrap()
+            .next_state();
         assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
         drop(second);
         // A mirrored epoch counts as an earlier one.

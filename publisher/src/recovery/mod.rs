@@ -129,7 +129,7 @@ impl Rings {
             Ok((rings, live)) => {
                 let sealed = rings.iter().map(|ring| ring.reader().positions());
                 let sealed = sealed.collect::<Vec<Positions>>();
-                let epoch = before.go_on();
+                let epoch = before.next_state();
                 for (plan, ring) in plans.iter().zip(&rings) {
                     let unsent = (0..plan.lines().len() as u8)
                         .map(|index| ring.sealed().since(ring.sent(FanOutId(index))));

@@ -41,12 +41,12 @@ pub(crate) struct Of<'a> {
 }
 
 /// Logs an audit event.
-pub(crate) fn say(what: &'static str, of: Of<'_>) {
-    say_to(true, what, of);
+pub(crate) fn write_entry(what: &'static str, of: Of<'_>) {
+    write_entry_to(true, what, of);
 }
 
 /// Logs an audit event, at the level for logs or for the audit trail only.
-pub(crate) fn say_to(log: bool, what: &'static str, of: Of<'_>) {
+pub(crate) fn write_entry_to(log: bool, what: &'static str, of: Of<'_>) {
     macro_rules! say {
         ($level:expr) => {
             tracing::event!(

@@ -102,7 +102,7 @@ impl DenyList {
     pub(crate) fn take(&mut self, text: &str) -> bool {
         let before = std::mem::replace(&mut self.all, parse(text));
         for denial in self.all.iter().filter(|denial| !before.contains(denial)) {
-            audit::say(
+            audit::write_entry(
                 self.words.0,
                 audit::Of {
                     subscriber: Some(&denial.who),
@@ -113,7 +113,7 @@ impl DenyList {
         }
         let left = |denial: &&Denial| self.all.iter().all(|it| it.who != denial.who);
         for denial in before.iter().filter(left) {
-            audit::say(
+            audit::write_entry(
                 self.words.1,
                 audit::Of {
                     subscriber: Some(&denial.who),

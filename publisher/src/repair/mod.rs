@@ -176,11 +176,11 @@ impl RepairService {
         self
     }
 
-    /// Keeps a flight record from now on, if one is given.
+    /// Keeps a journal from now on, if one is given.
     #[must_use]
-    pub(crate) fn recording(mut self, recorder: Option<JournalWriter>) -> Self {
-        if let Some(recorder) = recorder {
-            self.core.record(recorder);
+    pub(crate) fn with_journal(mut self, journal: Option<JournalWriter>) -> Self {
+        if let Some(journal) = journal {
+            self.core.keep_journal(journal);
         }
         self
     }
@@ -251,7 +251,7 @@ impl RepairService {
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {
                     if let Some(peer) = peers.of(connection) {
-                        core.handle_on_the_way(peer, bytes);
+                        core.handle_in_flight(peer, bytes);
                     }
                 }
                 ServerEvent::Frame(connection, channel, message) => {
@@ -626,7 +626,7 @@ impl RepairService {
                 }
             }
         }
-        if self.core.is_recorded() {
+        if self.core.is_journaled() {
             self.note_lines();
         }
     }

@@ -64,23 +64,23 @@ mod tests {
     fn flapping_host_takes_no_log_lines_of_others() {
         let mut log = PeerLog::default();
         let of = |number: u8| IpAddr::from([10, 0, 0, number]);
-        let say = |log: &PeerLog, address, count: u64| {
+        let allowed_of = |log: &PeerLog, address, count: u64| {
             (0..count).filter(|_| log.allow(address)).count() as u64
         };
         let now = Nanos::from_secs;
         log.advance(now(100));
         for host in 1..=8 {
-            assert_eq!(say(&log, of(host), 1_000), BURST);
+            assert_eq!(allowed_of(&log, of(host), 1_000), BURST);
         }
-        assert_eq!(say(&log, of(9), 20), 20);
+        assert_eq!(allowed_of(&log, of(9), 20), 20);
         assert_eq!(log.take_suppressed(), 8 * (1_000 - BURST));
         log.advance(now(108));
-        assert_eq!((say(&log, of(1), 9), log.suppressed()), (2, 7));
+        assert_eq!((allowed_of(&log, of(1), 9), log.suppressed()), (2, 7));
         // An address is remembered until its burst is whole again.
         log.advance(now(187));
         assert_eq!(log.limits.borrow().len(), 8);
         log.advance(now(600));
         assert_eq!(log.limits.borrow().len(), 0);
-        assert_eq!(say(&log, of(1), 1_000), BURST);
+        assert_eq!(allowed_of(&log, of(1), 1_000), BURST);
     }
 }

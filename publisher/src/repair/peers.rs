@@ -109,7 +109,7 @@ impl Peers {
     ) {
         let known = self.get(peer);
         let name = known.map(|known| &*known.name);
-        audit::say_to(
+        audit::write_entry_to(
             self.may_log(peer),
             what,
             audit::Of {

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn suppressed_lines_are_counted_and_reported() {
         let (mut warnings, mut log) = (Warnings::default(), PeerLog::default());
-        let say = |log: &PeerLog, count: u64| {
+        let allowed_of = |log: &PeerLog, count: u64| {
             (0..count)
                 .filter(|_| log.allow([10, 0, 0, 1].into()))
                 .count() as u64
@@ -118,12 +118,12 @@ mod tests {
             None,
             "nothing was left out"
         );
-        let allowed = say(&log, 1_000);
+        let allowed = allowed_of(&log, 1_000);
         let left_out = 1_000 - allowed;
         assert_eq!(warnings.suppressed(now(100), &mut log), Some(left_out));
-        assert_eq!(say(&log, 5), 0);
+        assert_eq!(allowed_of(&log, 5), 0);
         assert_eq!(warnings.suppressed(now(101), &mut log), None, "it was said");
-        let more = 1_000 - say(&log, 1_000);
+        let more = 1_000 - allowed_of(&log, 1_000);
         assert!(more > 990);
         assert_eq!(warnings.suppressed(now(111), &mut log), Some(5 + more));
         assert_eq!(warnings.suppressed(now(200), &mut log), None, "none since");

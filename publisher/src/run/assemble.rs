@@ -86,12 +86,12 @@ impl Channels {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,
             };
-            let recorder = journal::of_channel(config, channel.id);
+            let journal = journal::of_channel(config, channel.id);
             let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
             channels.push(shared.clone());
             let driver =
                 ChannelDriver::new(publisher, ring, lines, config.digest, shared, now.monotonic);
-            drivers.push(driver.recording(recorder));
+            drivers.push(driver.with_journal(journal));
         }
         Ok(Self {
             shared: channels,
@@ -150,7 +150,7 @@ impl Serving {
                 .denying(denied)
                 .authenticating(self.keys)
                 .mirrored_by(config.hand_over_to.clone())
-                .recording(journal::of_repair(config));
+                .with_journal(journal::of_repair(config));
         Ok(service)
     }
 
@@ -269,7 +269,7 @@ fn share_cursors(server: &mut ControlServer, cursors: u16) {
 /// Audits that a device refused access for every peer.
 fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
     let why = error.to_string();
-    audit::say(
+    audit::write_entry(
         what,
         audit::Of {
             channel,

@@ -663,11 +663,11 @@ mod tests {
                 shared.stop();
             }
             to.source_ended(0, now());
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             shared.channels[0].ring.each_held(|datagram| {
                 let header = datagram.header();
                 if header.sequence > last {
-                    told.push(match StreamEvent::parse(datagram.payload()) {
+                    reported.push(match StreamEvent::parse(datagram.payload()) {
                         Some(StreamEvent::SourceLost {
                             messages: u64::MAX, ..
                         }) => "lost".to_owned(),
@@ -675,7 +675,7 @@ mod tests {
                     });
                 }
             });
-            assert_eq!(told, expected, "{given:?}, then {beyond:?}");
+            assert_eq!(reported, expected, "{given:?}, then {beyond:?}");
             to.end(now()).unwrap();
             let digest = shared.channels[0].digest().expect("one, or why not");
             assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
@@ -733,11 +733,11 @@ mod tests {
                 if is_kept {
                     keep().unwrap();
                 }
-                let told = [0, 1].map(|at: usize| {
-                    let mut told = Vec::new();
+                let reported = [0, 1].map(|at: usize| {
+                    let mut reported = Vec::new();
                     let ring = &shared.channels[at].ring;
                     ring.each_held_after(sealed[at], |datagram| {
-                        told.push(match StreamEvent::parse(datagram.payload()) {
+                        reported.push(match StreamEvent::parse(datagram.payload()) {
                             Some(StreamEvent::SourceLost {
                                 from,
                                 messages,
@@ -748,19 +748,19 @@ mod tests {
                             None => datagram.header().source_position.to_string(),
                         });
                     });
-                    told.join(", ")
+                    reported.join(", ")
                 });
                 let missing = shared.sources[0].counters.source_missing_messages.get();
-                (epoch, next, told, missing)
+                (epoch, next, reported, missing)
             };
             let named = [
                 (1, 1, Some(b"A       ")),
                 (2, 2, Some(b"B       ")),
                 (3, 3, Some(b"AA      ")),
             ];
-            let (epoch, next, told, missing) = live(&named, false);
+            let (epoch, next, reported, missing) = live(&named, false);
             assert_eq!(
-                (next, told, missing),
+                (next, reported, missing),
                 (None, ["opened, 0:3", "opened, 0:2"].map(String::from), 0)
             );
             // Message 3 may have waited on channel 2. Its instruments keep their channels.
@@ -817,16 +817,16 @@ mod tests {
         to.report_silences(now());
         hearing.set(begun);
         to.report_silences(now());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         shared.channels[0].ring.each_held(|datagram| {
             let header = datagram.header();
-            told.push(match StreamEvent::parse(datagram.payload()) {
+            reported.push(match StreamEvent::parse(datagram.payload()) {
                 Some(StreamEvent::SourceSilent { since, .. }) => format!("silent {}", since.0),
                 Some(StreamEvent::SourceBack { since, .. }) => format!("back {}", since.0),
                 Some(_) => "opened".into(),
                 None => header.source_position.sequence().to_string(),
             });
-            let is_silence = told.last().is_some_and(|it| it.contains(' '));
+            let is_silence = reported.last().is_some_and(|it| it.contains(' '));
             assert!(!is_silence || header.source.0 == 7);
             assert!(!is_silence || header.source_position == SourcePosition::default());
         });
@@ -839,7 +839,7 @@ mod tests {
             "back 0",
             "silent 99",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns the file systems without room for their rings and flight records.
+/// Returns the file systems without room for their rings and journals.
 fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
     let rings = channels.iter().filter_map(|channel| {
         let bytes = channel.geometry.bytes() as u64;
@@ -88,7 +88,7 @@ fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
         let there = bytes_of(&path);
         (path, bytes.saturating_sub(there))
     });
-    let records = config.flight_record.iter().flat_map(|it| it.files(config));
+    let records = config.journal.iter().flat_map(|it| it.files(config));
     let records = records.map(|(path, bytes)| {
         // The previous record is kept, in place of the one before it.
         let goes = if path.exists() {
@@ -128,9 +128,9 @@ fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
         let is_too_small = there.f_blocks > 0 && left < needed;
         is_too_small.then(|| {
             format!(
-                "{}: its file system has {left} bytes left, and the rings and flight records \
+                "{}: its file system has {left} bytes left, and the rings and journals \
                  there need {needed} more: enlarge it, free space, or configure less (slots, \
-                 flight_record.mib)",
+                 journal.mib)",
                 directory.display()
             )
         })
@@ -199,12 +199,15 @@ mod tests {
         let fits = || without_room([file("a", left / 4), file("b", left / 4)].into_iter());
         assert_eq!(fits(), Vec::<String>::new());
         let needed = 2 * left + 2;
-        let told = without_room([file("a", left + 1), file("b", left + 1)].into_iter());
-        assert_eq!(told.len(), 1, "{told:?}");
+        let reported = without_room([file("a", left + 1), file("b", left + 1)].into_iter());
+        assert_eq!(reported.len(), 1, "{reported:?}");
         assert!(
-            told[0].starts_with("/dev/shm: its file system has "),
-            "{told:?}"
+            reported[0].starts_with("/dev/shm: its file system has "),
+            "{reported:?}"
         );
-        assert!(told[0].contains(&format!("need {needed} more")), "{told:?}");
+        assert!(
+            reported[0].contains(&format!("need {needed} more")),
+            "{reported:?}"
+        );
     }
 }

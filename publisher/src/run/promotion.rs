@@ -106,7 +106,7 @@ impl Candidate {
     ///
     /// # Errors
     /// Returns [`PublisherError`] if a resource is missing. This standby can't continue then.
-    pub(crate) fn go_on(
+    pub(crate) fn continue_publishing(
         self,
         base: &Shared,
         mut heard: Heard,
@@ -182,17 +182,17 @@ impl Candidate {
             config,
             promoted,
         };
-        opened.say(again);
+        opened.log(again);
         Ok((to, opened))
     }
 }
 
 impl Opened {
     /// Logs the promotion.
-    fn say(&self, published_again: u64) {
+    fn log(&self, published_again: u64) {
         let promoted = &self.promoted;
         let why = promoted.reason.text();
-        audit::say(
+        audit::write_entry(
             "promoted",
             audit::Of {
                 why: Some(why),

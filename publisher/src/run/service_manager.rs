@@ -44,13 +44,13 @@ impl ServiceManager {
         let name = env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let socket = name.and_then(|name| {
             let connected = connect(&name);
-            let tell = |error: &io::Error| {
+            let report = |error: &io::Error| {
                 tracing::warn!(
                     "the service manager hears nothing, because the socket {name:?} of NOTIFY_SOCKET \
                      can't be used: {error}"
                 );
             };
-            connected.inspect_err(tell).ok()
+            connected.inspect_err(report).ok()
         });
         let (timeout, process) = (of("WATCHDOG_USEC"), of("WATCHDOG_PID"));
         Self {

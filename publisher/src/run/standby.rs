@@ -244,7 +244,7 @@ impl Candidate {
             announced,
             agreements: comparing.iter().map(Comparing::agreement).collect(),
         };
-        match self.go_on(base, heard, left, reason) {
+        match self.continue_publishing(base, heard, left, reason) {
             Err(error) => {
                 state.opened(Err(format!("{error}; this standby ends")));
                 Err(error)

@@ -326,7 +326,7 @@ mod tests {
         (channels.iter()).fold(ChannelSet::default(), |set, channel| set.with(*channel))
     }
 
-    fn told(backlog: Backlog, mirrored: &[Positions]) -> Vec<String> {
+    fn reported(backlog: Backlog, mirrored: &[Positions]) -> Vec<String> {
         let all = backlog.into_entries(mirrored);
         let text = |(source, entry): (usize, BacklogEntry)| match &entry.what {
             BacklogItem::Message(records) => {
@@ -369,9 +369,9 @@ mod tests {
         backlog.trim(&mirrored);
         assert_eq!(backlog.len(), 3);
         let expected = ["0:0:4 of 1", "1:0:30 of 1", "1:0:40 of 1"];
-        let mut told = told(backlog, &mirrored);
-        told.sort();
-        assert_eq!(told, expected);
+        let mut reported = reported(backlog, &mirrored);
+        reported.sort();
+        assert_eq!(reported, expected);
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         ] {
             let mut expected: Vec<&str> = lost.into_iter().collect();
             expected.extend(rest);
-            assert_eq!(told(full(), &[mirrored]), expected);
+            assert_eq!(reported(full(), &[mirrored]), expected);
         }
     }
 
@@ -406,7 +406,7 @@ mod tests {
         }
         backlog.trim(&[vec![(A, at(3))]]);
         assert_eq!(
-            told(backlog, &[vec![(A, at(1))]]),
+            reported(backlog, &[vec![(A, at(1))]]),
             ["0: lost 2 from 0:2", "0:0:4 of 1"]
         );
     }
@@ -433,7 +433,7 @@ mod tests {
         );
         backlog.forget(0);
         let lost = format!("0: lost {} from 1:2", u64::MAX);
-        assert_eq!(told(backlog, &[vec![(A, at(7))]]), [lost]);
+        assert_eq!(reported(backlog, &[vec![(A, at(7))]]), [lost]);
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl HandOver {
         self.refused_at = Some(now);
         tracing::warn!(client, "hand-over refused: {why}");
         let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
-        audit::say(
+        audit::write_entry(
             "hand_over_refused",
             audit::Of {
                 subscriber: name,
@@ -281,7 +281,7 @@ impl HandOver {
             None => "handed_over",
             Some(_) => "superseded",
         };
-        audit::say(
+        audit::write_entry(
             what,
             audit::Of {
                 subscriber: Some(standby),
@@ -541,11 +541,11 @@ mod tests {
     #[test]
     fn refusals_are_reported_once_a_second() {
         let (mut it, began) = (HandOver::to(vec![]), Instant::now());
-        let told = (0..1_000).filter(|ms| {
+        let reported = (0..1_000).filter(|ms| {
             let now = began + Duration::from_millis(3 * ms);
             it.refused(&request("d", &[]), "user 7", "so", now)
         });
-        assert_eq!(told.count(), 3);
+        assert_eq!(reported.count(), 3);
     }
 
     #[test]

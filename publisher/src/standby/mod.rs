@@ -45,10 +45,10 @@ impl StandbyState {
     /// otherwise.
     pub(crate) fn promote(self: &Arc<Self>, force: bool, client: &str) -> Result<Promoted, String> {
         tracing::info!(client, force, "asked to be promoted");
-        let say = |what, why: Option<&str>| {
+        let audit = |what, why: Option<&str>| {
             let client = Some(client);
             let none = audit::Of::default();
-            audit::say(
+            audit::write_entry(
                 what,
                 audit::Of {
                     client,
@@ -57,11 +57,11 @@ impl StandbyState {
                 },
             );
         };
-        say("promotion_requested", force.then_some("by force"));
+        audit("promotion_requested", force.then_some("by force"));
         let promoted = self.promote_within(OPENING_MAX, force);
         promoted.inspect_err(|why| {
             tracing::warn!(client, "not promoted: {why}");
-            say("promotion_refused", Some(why));
+            audit("promotion_refused", Some(why));
         })
     }
 

@@ -29,7 +29,7 @@ pub struct AuditFile {
     lost: u64,
     /// Whether the last line is incomplete.
     is_torn: bool,
-    tell: fn(&str),
+    report: fn(&str),
 }
 
 impl AuditFile {
@@ -41,7 +41,7 @@ impl AuditFile {
     pub fn append_to(
         path: PathBuf,
         reopen: Arc<AtomicBool>,
-        tell: fn(&str),
+        report: fn(&str),
     ) -> Result<Self, FileError> {
         Ok(Self {
             file: open(&path)?,
@@ -49,7 +49,7 @@ impl AuditFile {
             reopen,
             lost: 0,
             is_torn: false,
-            tell,
+            report,
         })
     }
 
@@ -79,14 +79,14 @@ impl Write for AuditFile {
         match appended {
             Ok(()) if self.lost > 0 => {
                 let lost = std::mem::take(&mut self.lost);
-                (self.tell)(&format!(
+                (self.report)(&format!(
                     "{path} can be written again; {lost} audit lines are missing in it"
                 ));
             }
             Ok(()) => {}
             Err(error) => {
                 if self.lost == 0 {
-                    (self.tell)(&format!(
+                    (self.report)(&format!(
                         "audit lines are lost: {path} can't be written: {error}; free space, or \
                          fix the path and send SIGHUP"
                     ));
@@ -119,7 +119,7 @@ mod tests {
 
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    fn tell(text: &str) {
+    fn report(text: &str) {
         TOLD.lock().unwrap().push(text.into());
     }
 
@@ -129,7 +129,7 @@ mod tests {
         let [path, whole] = ["audit", "whole"].map(|name| folder.path().join(name));
         symlink("/dev/full", &path).unwrap();
         let reopen = Arc::new(AtomicBool::new(false));
-        let mut file = AuditFile::append_to(path.clone(), reopen.clone(), tell).unwrap();
+        let mut file = AuditFile::append_to(path.clone(), reopen.clone(), report).unwrap();
         for _ in 0..3 {
             assert_eq!(file.write(b"lost\n").unwrap(), 5, "whoever audits goes on");
         }
@@ -143,9 +143,9 @@ mod tests {
         file.write_all(b"one\n").unwrap();
         assert_eq!(lines_lost(), 4);
         {
-            let told = TOLD.lock().unwrap();
-            let [first, again] = &told[..] else {
-                panic!("{told:?}");
+            let reported = TOLD.lock().unwrap();
+            let [first, again] = &reported[..] else {
+                panic!("{reported:?}");
             };
             assert!(first.contains("audit lines are lost"), "{first}");
             assert!(again.contains("4 audit lines are missing in it"), "{again}");

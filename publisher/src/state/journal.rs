@@ -1,4 +1,4 @@
-//! The flight records of a publisher: a file on tmpfs for each deciding core. Each has one writer,
+//! The journals of a publisher: a file on tmpfs for each deciding core. Each has one writer,
 //! so no thread waits for another (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
 use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter, Sending};
@@ -14,40 +14,40 @@ use crate::config::Config;
 use crate::config::journal::REPAIR;
 use crate::error::PublisherError;
 
-/// Returns the recorder of a channel, if configured and available.
+/// Returns the journal of a channel, if configured and available.
 pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<JournalWriter> {
-    recorder_or_none(config, &channel.to_string(), JournalSide::Publisher)
+    open_or_none(config, &channel.to_string(), JournalSide::Publisher)
 }
 
-/// Returns the recorder of repair, if configured and available.
+/// Returns the journal of repair, if configured and available.
 pub(crate) fn of_repair(config: &Config) -> Option<JournalWriter> {
-    recorder_or_none(config, REPAIR, JournalSide::Repair)
+    open_or_none(config, REPAIR, JournalSide::Repair)
 }
 
-/// Returns a recorder, or `None` after logging a failure: a full tmpfs must not prevent the publisher
+/// Returns a journal, or `None` after logging a failure: a full tmpfs must not prevent the publisher
 /// from running.
-fn recorder_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
-    let made = recorder(config, of, side);
+fn open_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
+    let made = open(config, of, side);
     made.unwrap_or_else(|error| {
-        tracing::error!("{error}; the publisher continues without a flight record");
+        tracing::error!("{error}; the publisher continues without a journal");
         None
     })
 }
 
-fn recorder(
+fn open(
     config: &Config,
     of: &str,
     side: JournalSide,
 ) -> Result<Option<JournalWriter>, PublisherError> {
-    let Some(flight) = &config.flight_record else {
+    let Some(settings) = &config.journal else {
         return Ok(None);
     };
-    let path = flight.path(config, of);
-    let failed = |reason: String| PublisherError::FlightRecord {
+    let path = settings.path(config, of);
+    let failed = |reason: String| PublisherError::Journal {
         path: path.clone(),
         reason,
     };
-    let made = create_directory(&flight.directory);
+    let made = create_directory(&settings.directory);
     made.map_err(|error| failed(error.to_string()))?;
     let clock = SystemClock;
     let origin = JournalOrigin {
@@ -59,11 +59,11 @@ fn recorder(
         build: env!("CARGO_PKG_VERSION").to_owned(),
         side,
     };
-    let file = JournalFile::create(&path, flight.bytes() as usize);
+    let file = JournalFile::create(&path, settings.bytes() as usize);
     let file = file.map_err(|error| failed(error.to_string()))?;
-    let recorder = JournalWriter::new(Box::new(file), &origin);
-    let recorder = recorder.map_err(|error| failed(error.to_string()))?;
-    Ok(Some(recorder))
+    let writer = JournalWriter::new(Box::new(file), &origin);
+    let writer = writer.map_err(|error| failed(error.to_string()))?;
+    Ok(Some(writer))
 }
 
 /// The line counts at the last note.
@@ -98,21 +98,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn publisher_runs_without_unwritable_flight_record() {
+    fn publisher_runs_without_unwritable_journal() {
         let config = Config::parse(
             r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [],
-                "flight_record": { "directory": "/dev/null/records" },
+                "journal": { "directory": "/dev/null/records" },
                 "channels": [{ "id": 1, "name": "all", "slots": 1024,
                 "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7592" }] }] }] }"#,
         );
         let config = config.unwrap();
-        let refused = recorder(&config, "repair", JournalSide::Repair)
-            .err()
-            .unwrap();
+        let refused = open(&config, "repair", JournalSide::Repair).err().unwrap();
         assert!(
             refused
                 .to_string()
-                .contains("/dev/null/records/mine.repair.flight"),
+                .contains("/dev/null/records/mine.repair.journal"),
             "{refused}"
         );
         assert!(of_repair(&config).is_none());

@@ -26,7 +26,7 @@ pub struct SourceLoss {
     /// The instruments concerned; empty: all of the source. More than 128 are reported as all.
     pub instruments: Vec<u32>,
     /// Packets dropped unread on this host at that time, which may be the lost ones; `None` if none
-    /// are known. For the log and the flight record only; the stream does not report it.
+    /// are known. For the log and the journal only; the stream does not report it.
     pub unread: Option<Unread>,
 }
 

@@ -16,10 +16,10 @@ fn udp(gso: bool) -> Value {
     json!({ "transport": "udp", "lines": lines, "gso": gso })
 }
 
-fn open(fan_outs: &[Value], flight_record: &Value, digest: bool) -> InlinePublisher {
+fn open(fan_outs: &[Value], journal: &Value, digest: bool) -> InlinePublisher {
     let config = json!({
         "name": "test", "control": "127.0.0.1:0", "interface": "lo", "inputs": [],
-        "digest": digest, "flight_record": flight_record,
+        "digest": digest, "journal": journal,
         "channels": [{ "id": 1, "name": "all", "slots": 4096, "fan_out": fan_outs }],
     });
     InlinePublisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
@@ -177,7 +177,7 @@ fn nor_over_shared_memory_beside_udp() {
 }
 
 #[test]
-fn nor_where_a_digest_is_kept_or_a_flight_record() {
+fn nor_where_a_digest_is_kept_or_a_journal() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     allocates_nothing(open(
         &[udp(true)],

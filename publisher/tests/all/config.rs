@@ -707,12 +707,12 @@ fn authentication_is_part_of_what_a_pair_agrees_on() {
 }
 
 #[test]
-fn flight_record_needs_tmpfs_and_valid_size() {
+fn journal_needs_tmpfs_and_valid_size() {
     for (record, expected) in [
-        (json!({ "directory": "/etc" }), "flight_record.directory"),
+        (json!({ "directory": "/etc" }), "journal.directory"),
         (
             json!({ "directory": "/dev/shm", "mib": 1 }),
-            "flight_record.mib: 1 can't be used: it must be from 2 to 65536",
+            "journal.mib: 1 can't be used: it must be from 2 to 65536",
         ),
         (
             json!({ "directory": "/dev/shm", "mb": 2 }),
@@ -721,13 +721,13 @@ fn flight_record_needs_tmpfs_and_valid_size() {
         (json!({ "mib": 2 }), "missing field `directory`"),
     ] {
         let mut config = good();
-        config["flight_record"] = record;
+        config["journal"] = record;
         let error = plan(&config).expect_err(expected);
         assert!(error.contains(expected), "{error}");
     }
     let mut config = good();
     // A missing directory is created when it is needed.
-    config["flight_record"] = json!({ "directory": "/dev/shm/tickcast-not-there", "mib": 2 });
+    config["journal"] = json!({ "directory": "/dev/shm/tickcast-not-there", "mib": 2 });
     assert!(plan(&config).is_ok());
 }
 
@@ -1115,8 +1115,8 @@ fn fan_out_has_only_fields_of_its_transport() {
         // Every default that is filled in equals the schema's.
         let kinds = &schema["properties"]["channels"]["items"]["properties"]["fan_out"]["items"];
         for transport in 0..2 {
-            let told = kinds["oneOf"][transport]["properties"].as_object().unwrap();
-            for (name, said) in told
+            let reported = kinds["oneOf"][transport]["properties"].as_object().unwrap();
+            for (name, said) in reported
                 .iter()
                 .filter(|(_, said)| said.get("default").is_some())
             {

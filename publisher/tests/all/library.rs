@@ -209,7 +209,7 @@ fn overflow_is_reported_to_caller_and_stream_exactly() {
     to_the_end(&mut listener, &mut control, epoch);
     let summary = ended.join().unwrap();
 
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut expected = Vec::new();
     let mut aligned = tickcast_reliability::record::AlignedCopy::default();
     for bytes in listener.datagrams.values() {
@@ -231,7 +231,7 @@ fn overflow_is_reported_to_caller_and_stream_exactly() {
                     assert!(instruments.iter().all(|id| (1..=3).contains(id)));
                     assert!(!instruments.is_empty());
                     let range = from.sequence()..from.sequence() + messages;
-                    told.extend(range.clone());
+                    reported.extend(range.clone());
                     expected.extend(range);
                 }
             }
@@ -243,7 +243,10 @@ fn overflow_is_reported_to_caller_and_stream_exactly() {
         (1..=2_000).collect::<Vec<_>>(),
         "all in order, each once"
     );
-    assert_eq!(told, lost.iter().map(|n| u64::from(*n)).collect::<Vec<_>>());
+    assert_eq!(
+        reported,
+        lost.iter().map(|n| u64::from(*n)).collect::<Vec<_>>()
+    );
     let counted = monitor.sources()[0].counters.source_overflow_messages.get();
     assert_eq!(counted, lost.len() as u64);
     assert_eq!(summary.published_records() + counted, 2_000);
@@ -271,9 +274,9 @@ fn oversized_message_is_refused_and_reported_lost() {
     to_the_end(&mut listener, &mut control, epoch);
     assert!(ended.join().unwrap().has_loss());
     assert_eq!(sizes(&listener), [2]);
-    let told = events(&listener);
-    let StreamEvent::SourceLost { from, messages, .. } = told.last().unwrap() else {
-        panic!("{told:?}")
+    let reported = events(&listener);
+    let StreamEvent::SourceLost { from, messages, .. } = reported.last().unwrap() else {
+        panic!("{reported:?}")
     };
     assert_eq!((*from, *messages), (at(1), 1));
 }
@@ -676,7 +679,7 @@ fn own_handler_example_publishes_and_reports_malformed() {
         let quote = &bytes[176 + 48..176 + 48 + 80];
         let number = |at: usize| i64::from_le_bytes(quote[at..at + 8].try_into().unwrap());
         assert_eq!((number(48), number(56)), (101_490_000_000, 101_510_000_000));
-        let told = events(listener);
+        let reported = events(listener);
         let lost = StreamEvent::SourceLost {
             source: SourceId(1),
             reason: SourceLossReason::Malformed,
@@ -684,7 +687,7 @@ fn own_handler_example_publishes_and_reports_malformed() {
             messages: 1,
             instruments: Vec::new(),
         };
-        assert_eq!(told.last(), Some(&lost), "{told:?}");
+        assert_eq!(reported.last(), Some(&lost), "{reported:?}");
     });
     assert_eq!(summary["source"]["malformed"], 1);
     assert_eq!(summary["source"]["records"], 4);

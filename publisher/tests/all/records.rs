@@ -81,24 +81,24 @@ impl Setting {
     }
 
     /// Waits for the end. Returns the exit code, the received trades and losses in order, and the summary.
-    fn finish(mut self) -> (Option<i32>, Vec<Told>, Value) {
+    fn finish(mut self) -> (Option<i32>, Vec<Reported>, Value) {
         to_the_end(&mut self.listener, &mut self.control, self.epoch);
-        let told = told(&self.listener);
+        let reported = reported(&self.listener);
         let socket = self.socket();
         let (code, summary) = self.publisher.finish();
         assert!(!socket.exists(), "the socket is removed");
-        (code, told, summary)
+        (code, reported, summary)
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Told {
+enum Reported {
     /// Position of the datagram's last message, and the trades' sizes.
     Trades(SourcePosition, Vec<u32>),
     Lost(SourceLossReason, SourcePosition, u64),
 }
 
-fn told(listener: &Listener) -> Vec<Told> {
+fn reported(listener: &Listener) -> Vec<Reported> {
     let mut aligned = AlignedCopy::default();
     let of = |bytes: &Vec<u8>| {
         let datagram = Datagram::parse(aligned.of(bytes)).unwrap();
@@ -107,7 +107,7 @@ fn told(listener: &Listener) -> Vec<Told> {
             (Kind::Data, _) => {
                 let records = datagram.records().unwrap();
                 let sizes = records.map(|r| r.get::<TradeMsg>().unwrap().size);
-                Some(Told::Trades(header.source_position, sizes.collect()))
+                Some(Reported::Trades(header.source_position, sizes.collect()))
             }
             (
                 Kind::Event,
@@ -117,24 +117,24 @@ fn told(listener: &Listener) -> Vec<Told> {
                     messages,
                     ..
                 }),
-            ) => Some(Told::Lost(reason, from, messages)),
+            ) => Some(Reported::Lost(reason, from, messages)),
             _ => None,
         }
     };
     listener.datagrams.values().filter_map(of).collect()
 }
 
-fn sizes(told: &[Told]) -> Vec<u32> {
-    let of = |told: &Told| match told {
-        Told::Trades(_, sizes) => sizes.clone(),
-        Told::Lost(..) => Vec::new(),
+fn sizes(reported: &[Reported]) -> Vec<u32> {
+    let of = |reported: &Reported| match reported {
+        Reported::Trades(_, sizes) => sizes.clone(),
+        Reported::Lost(..) => Vec::new(),
     };
-    told.iter().flat_map(of).collect()
+    reported.iter().flat_map(of).collect()
 }
 
-fn losses(told: &[Told]) -> Vec<Told> {
-    let is_lost = |told: &&Told| matches!(told, Told::Lost(..));
-    told.iter().filter(is_lost).cloned().collect()
+fn losses(reported: &[Reported]) -> Vec<Reported> {
+    let is_lost = |reported: &&Reported| matches!(reported, Reported::Lost(..));
+    reported.iter().filter(is_lost).cloned().collect()
 }
 
 const fn at(ordinal: u16, sequence: u64) -> SourcePosition {
@@ -158,17 +158,17 @@ fn records_arrive_as_messages_however_cut() {
     for piece in bytes.chunks(7) {
         writer.write_all(piece).unwrap();
     }
-    let (code, told, summary) = setting.finish();
+    let (code, reported, summary) = setting.finish();
     assert_eq!(code, Some(1), "a gap is a finding: {summary:#}");
-    assert_eq!(sizes(&told), [1, 2, 3, 4, 5, 6]);
-    let lost = Told::Lost(SourceLossReason::Gap, at(0, 11), 4);
-    let place = told
+    assert_eq!(sizes(&reported), [1, 2, 3, 4, 5, 6]);
+    let lost = Reported::Lost(SourceLossReason::Gap, at(0, 11), 4);
+    let place = reported
         .iter()
         .position(|t| *t == lost)
         .expect("the gap is told");
-    assert_eq!(sizes(&told[..place]), [1, 2, 3, 4], "in its place");
-    let Some(Told::Trades(last, _)) = told.last() else {
-        panic!("{told:?}")
+    assert_eq!(sizes(&reported[..place]), [1, 2, 3, 4], "in its place");
+    let Some(Reported::Trades(last, _)) = reported.last() else {
+        panic!("{reported:?}")
     };
     assert_eq!(*last, at(1, 100));
     let source = &summary["source"];
@@ -240,9 +240,9 @@ fn second_writer_is_refused_and_first_continues() {
     first
         .write_all(&[trade(2), frame(END, 0, 0, 0)].concat())
         .unwrap();
-    let (code, told, summary) = setting.finish();
+    let (code, reported, summary) = setting.finish();
     assert_eq!(code, Some(0), "{summary:#}");
-    assert_eq!(sizes(&told), [1, 2]);
+    assert_eq!(sizes(&reported), [1, 2]);
     assert_eq!(summary["source"]["refused_connections"], 1);
     assert_eq!(summary["source"]["connections"], 1);
 }
@@ -259,15 +259,15 @@ fn returning_writer_is_new_session_and_cut_reported() {
         std::thread::sleep(Duration::from_millis(u64::from(n % 3)));
     }
     setting.connect().write_all(&frame(END, 0, 0, 0)).unwrap();
-    let (code, told, summary) = setting.finish();
+    let (code, reported, summary) = setting.finish();
     assert_eq!(code, Some(1));
     assert_eq!(
-        sizes(&told),
+        sizes(&reported),
         (1..=20).collect::<Vec<_>>(),
         "half a message is none"
     );
-    let lost = |n: u16| Told::Lost(SourceLossReason::Malformed, at(n, 5), 1);
-    assert_eq!(losses(&told), (0..20).map(lost).collect::<Vec<_>>());
+    let lost = |n: u16| Reported::Lost(SourceLossReason::Malformed, at(n, 5), 1);
+    assert_eq!(losses(&reported), (0..20).map(lost).collect::<Vec<_>>());
     assert_eq!(summary["source"]["session_changes"], 20);
     assert_eq!(summary["source"]["malformed"], 20);
     assert_eq!(summary["source"]["connections"], 21);
@@ -323,13 +323,13 @@ fn unreadable_frame_closes_connection_with_reason() {
     writer
         .write_all(&[trade(5), frame(END, 0, 0, 0)].concat())
         .unwrap();
-    let (code, told, summary) = setting.finish();
+    let (code, reported, summary) = setting.finish();
     assert_eq!(code, Some(1));
-    assert_eq!(sizes(&told), [8, 7, 4, 5]);
-    let lost = losses(&told);
+    assert_eq!(sizes(&reported), [8, 7, 4, 5]);
+    let lost = losses(&reported);
     assert_eq!(lost.len(), cases.len(), "{lost:?}");
     for (n, lost) in (0..).zip(lost) {
-        let Told::Lost(SourceLossReason::Malformed, from, u64::MAX) = lost else {
+        let Reported::Lost(SourceLossReason::Malformed, from, u64::MAX) = lost else {
             panic!("{lost:?}")
         };
         assert_eq!(from.ordinal(), n);
@@ -338,7 +338,7 @@ fn unreadable_frame_closes_connection_with_reason() {
     assert_eq!(summary["source"]["refused_connections"], cases.len());
 }
 
-fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
+fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Reported>, Value) {
     const TRADES: u32 = 200_000;
     let setting = Setting::new(config);
     let mut writer = setting.connect();
@@ -346,7 +346,7 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
     // Writing completes even if nothing waits for the published records.
     writer.write_all(&bytes).unwrap();
     writer.write_all(&frame(END, 0, 0, 0)).unwrap();
-    let (code, told, summary) = setting.finish();
+    let (code, reported, summary) = setting.finish();
     let of = |name: &str| summary["source"][name].as_u64().unwrap();
     assert_eq!(
         of("messages_total"),
@@ -354,9 +354,9 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
         "the service always reads"
     );
     let mut next = 1;
-    for told in &told {
-        match told {
-            Told::Trades(_, sizes) => {
+    for reported in &reported {
+        match reported {
+            Reported::Trades(_, sizes) => {
                 for size in sizes {
                     assert_eq!(
                         u64::from(*size),
@@ -366,7 +366,7 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
                     next += 1;
                 }
             }
-            Told::Lost(SourceLossReason::Overflow, from, messages) => {
+            Reported::Lost(SourceLossReason::Overflow, from, messages) => {
                 assert_eq!(from.sequence(), next);
                 next += messages;
             }
@@ -380,25 +380,25 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
         u64::from(TRADES)
     );
     assert_eq!(code, Some(i32::from(overflow > 0)));
-    (told, summary)
+    (reported, summary)
 }
 
 #[test]
 fn full_queue_loss_is_exact_and_never_blocks_writer() {
-    let (told, summary) = flood(|config| {
+    let (reported, summary) = flood(|config| {
         config["threads"] = json!({ "queue_batches": 2, "idle": { "sleep": { "us": 5_000 } } });
         config["channels"][0]["slots"] = json!(65_536);
     });
-    assert!(!losses(&told).is_empty(), "{summary:#}");
+    assert!(!losses(&reported).is_empty(), "{summary:#}");
 }
 
 #[test]
 fn inline_mode_accepts_records_without_loss() {
-    let (told, _) = flood(|config| {
+    let (reported, _) = flood(|config| {
         config["threads"] = json!({ "mode": "inline" });
         config["channels"][0]["slots"] = json!(65_536);
     });
-    assert!(losses(&told).is_empty(), "nothing stands between");
+    assert!(losses(&reported).is_empty(), "nothing stands between");
 }
 
 #[test]

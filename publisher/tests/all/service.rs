@@ -853,9 +853,12 @@ fn unwritable_state_and_summary_are_both_reported() {
         (!publisher.is_running()).then_some(())
     });
     let log = publisher.log();
-    for told in ["test.epoch.json", "summary.json"] {
+    for reported in ["test.epoch.json", "summary.json"] {
         let mut lines = log.lines().filter(|line| line.contains("ERROR"));
-        assert!(lines.any(|line| line.contains(told)), "{told}: {log}");
+        assert!(
+            lines.any(|line| line.contains(reported)),
+            "{reported}: {log}"
+        );
     }
     assert_eq!(publisher.finish().0, Some(2));
 }

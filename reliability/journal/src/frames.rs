@@ -1,4 +1,4 @@
-//! The NACK ranges in the frames that a subscriber sent, as far as a record keeps those frames.
+//! The NACK ranges in the frames that a subscriber sent, as far as a journal keeps those frames.
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, read_cut_nack};
 use tickcast_reliability::types::{ChannelId, Epoch, SequenceRange};
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(read, ranges[..whole], "of {len} bytes");
             let of = |it: &(ChannelId, Epoch, _)| (it.0, it.1) == (channel, epoch);
             assert!(asked.nacks.iter().all(of));
-            // A cut between two frames is not detectable. The recorder never cuts there.
+            // A cut between two frames is not detectable. The journal never cuts there.
             assert_eq!(asked.is_cut, len != before && len != frames.len());
         }
     }

@@ -41,19 +41,19 @@ impl<Core: State> Journaled<Core> {
     }
 
     /// Attaches a journal, which begins with the core's state.
-    pub fn record(&mut self, journal: JournalWriter) {
+    pub fn keep_journal(&mut self, journal: JournalWriter) {
         self.journal = Some(Box::new(journal));
     }
 
     /// Detaches the journal and returns it.
-    pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
+    pub const fn take_journal(&mut self) -> Option<Box<JournalWriter>> {
         self.journal.take()
     }
 
     /// Returns whether a journal is attached.
     #[must_use]
     #[inline]
-    pub const fn is_recorded(&self) -> bool {
+    pub const fn is_journaled(&self) -> bool {
         self.journal.is_some()
     }
 

@@ -1,4 +1,4 @@
-//! The bytes of a record: a file head, then segments. A segment is a head, a snapshot and entries
+//! The bytes of a journal: a file head, then segments. A segment is a head, a snapshot and entries
 //! (docs/decisions/0011-a-record-is-inputs-and-snapshots.md). All words are little-endian.
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::StreamEvent;
 
-/// The first bytes of a record.
+/// The first bytes of a journal.
 pub const RECORD_MAGIC: [u8; 8] = *b"TCFLIGHT";
 /// The layout version that this code writes and reads.
 pub const RECORD_VERSION: u32 = 1;
@@ -20,8 +20,8 @@ pub const FILE_HEAD_LEN: usize = 4096;
 pub const SEGMENTS: usize = 8;
 /// Length of a segment head, in bytes.
 pub(super) const SEGMENT_HEAD_LEN: usize = 64;
-/// Least length of a record, in bytes.
-pub const RECORD_LEN_MIN: usize = FILE_HEAD_LEN + SEGMENTS * (128 << 10);
+/// Least length of a journal, in bytes.
+pub const JOURNAL_LEN_MIN: usize = FILE_HEAD_LEN + SEGMENTS * (128 << 10);
 
 /// Byte offsets of the words of a segment head.
 pub(super) mod segment {
@@ -41,7 +41,7 @@ pub(super) mod segment {
     pub(crate) const SNAPSHOT_CRC: usize = 48;
 }
 
-/// The recording process and how its clock relates to the time of day.
+/// The process that keeps the journal and how its clock relates to the time of day.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalOrigin {
     /// Name of the process.
@@ -57,11 +57,11 @@ pub struct JournalOrigin {
     /// The build that recorded. A replay needs the same build.
     pub build: String,
     /// The side whose core is recorded. This is the last field: the head is zero-filled after its content,
-    /// so a record older than publisher records reads as a subscriber's.
+    /// so a journal older than publisher journals reads as a subscriber's.
     pub side: JournalSide,
 }
 
-/// The kind of core that a record holds.
+/// The kind of core that a journal holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

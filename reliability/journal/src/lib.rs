@@ -1,29 +1,29 @@
-//! The flight recorder: it keeps every input of a core in a ring of segments that outlives the process.
-//! From the record, `explain` finds why datagrams were missing, and a replay runs the core again.
+//! The journal: it keeps every input of a core in a ring of segments that outlives the process.
+//! From the journal, `explain` finds why datagrams were missing, and a replay runs the core again.
 //!
 //! - [`Journaled`]: a core with an optional journal, such as a subscriber's.
-//! - [`JournaledPublisher`]: the core of a channel's publisher with an optional record.
-//! - [`JournaledServer`]: the core of a repair service with an optional record.
-//! - [`Journal`]: a record opened for reading; [`replay()`] and [`replay_publisher()`] run it.
+//! - [`JournaledPublisher`]: the core of a channel's publisher with an optional journal.
+//! - [`JournaledServer`]: the core of a repair service with an optional journal.
+//! - [`Journal`]: a journal opened for reading; [`replay()`] and [`replay_publisher()`] run it.
 //!
-//! The caller owns the memory. The record in it is complete up to the last entry at any moment, because
+//! The caller owns the memory. The journal in it is complete up to the last entry at any moment, because
 //! the segment head that commits an entry is stored after the entry.
 //! No clock, no I/O. Recording a datagram allocates nothing.
 //!
 //! The modules from top to bottom; each imports only modules that stand below it:
 //!
 //! 1. `explain`: the fate of every missing datagram
-//! 2. `replay_publisher`: replay of a publisher's record through its core
-//! 3. `replay`: replay of a subscriber's record through its core
+//! 2. `replay_publisher`: replay of a publisher's journal through its core
+//! 3. `replay`: replay of a subscriber's journal through its core
 //! 4. `subscriber`: the journal of a subscriber's core
 //! 5. `journaled`: a core with an optional journal
-//! 6. `publisher`: a publisher's core with a record
-//! 7. `server`: the core of a repair service with a record
-//! 8. `writer`: the writer of a record
-//! 9. `reader`: the reader of a record
+//! 6. `publisher`: a publisher's core with a journal
+//! 7. `server`: the core of a repair service with a journal
+//! 8. `writer`: the writer of a journal
+//! 9. `reader`: the reader of a journal
 //! 10. `frames`: the NACKs in recorded frames
 //! 11. `outputs`: the digest of a core's outputs
-//! 12. `layout`: the bytes of a record
+//! 12. `layout`: the bytes of a journal
 
 pub mod explain;
 mod frames;

@@ -53,7 +53,7 @@ impl Outputs {
         self.fold(place ^ times ^ (count as u64).rotate_left(56));
         if self.log.is_some() {
             // Debug: only tests and replays compare it.
-            self.say(format_args!("{first:?} and {count} in all"));
+            self.log_line(format_args!("{first:?} and {count} in all"));
         }
     }
 
@@ -62,7 +62,7 @@ impl Outputs {
         self.fold(at.sequence.0 ^ at.record.0.rotate_left(32));
         self.bytes(bytes);
         // Debug: only tests and replays compare it.
-        self.say(format_args!("{at:?} {event:?}"));
+        self.log_line(format_args!("{at:?} {event:?}"));
     }
 
     /// Adds frames sent on a path.
@@ -70,12 +70,12 @@ impl Outputs {
         self.fold(path as u64);
         self.bytes(frames);
         // Debug: only tests and replays compare it.
-        self.say(format_args!("{path:?} {frames:?}"));
+        self.log_line(format_args!("{path:?} {frames:?}"));
     }
 
     /// Adds an action taken from the core.
     pub(super) fn action(&mut self, action: &Action) {
-        // The directory is cleared, because a record does not hold it.
+        // The directory is cleared, because a journal does not hold it.
         let mut action = action.clone();
         if let Action::Listen(offer) = &mut action {
             offer.directory.clear();
@@ -83,7 +83,7 @@ impl Outputs {
         // Debug: only tests and replays compare it.
         let words = format!("{action:?}");
         self.bytes(words.as_bytes());
-        self.say(format_args!("{words}"));
+        self.log_line(format_args!("{words}"));
     }
 
     /// Adds a request for the publisher's memory, taken from the core.
@@ -91,7 +91,7 @@ impl Outputs {
         // Debug: only tests and replays compare it.
         let words = format!("{request:?}");
         self.bytes(words.as_bytes());
-        self.say(format_args!("{words}"));
+        self.log_line(format_args!("{words}"));
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -109,7 +109,7 @@ impl Outputs {
         self.digest = (self.digest.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    fn say(&mut self, words: std::fmt::Arguments<'_>) {
+    fn log_line(&mut self, words: std::fmt::Arguments<'_>) {
         if let Some(log) = &mut self.log {
             // Writing to a String cannot fail.
             let _ = writeln!(log, "{words}");

@@ -1,4 +1,4 @@
-//! The core of a channel's publisher with an optional record of its decisions.
+//! The core of a channel's publisher with an optional journal of its decisions.
 //!
 //! A message that only goes into the open datagram has no entry. A call that seals a datagram records the
 //! header of that datagram. The header gives the number of records and of bytes, so a replay knows how
@@ -21,14 +21,14 @@ const STALL: Nanos = Nanos::from_ms(1);
 /// One more than the most instruments of an event. A list of this length stands for any longer one.
 const INSTRUMENTS_MAX: usize = StreamEvent::INSTRUMENTS_MAX + 1;
 
-/// A publisher's core with an optional record. It dereferences to the core for everything that changes
+/// A publisher's core with an optional journal. It dereferences to the core for everything that changes
 /// nothing. The methods that change the core have the contracts of the core's methods.
 pub struct JournaledPublisher {
     core: PublisherCore,
-    recorder: Option<Box<JournalWriter>>,
-    /// The time of the last recorded input. `looked_at` is the time of the last `handle_timeout`.
+    journal: Option<Box<JournalWriter>>,
+    /// The time of the last recorded input. `polled_at` is the time of the last `handle_timeout`.
     now: Nanos,
-    looked_at: Nanos,
+    polled_at: Nanos,
     /// The group of the last recorded `set_group`.
     group: (u32, u32),
 }
@@ -49,43 +49,43 @@ impl Deref for JournaledPublisher {
 }
 
 impl JournaledPublisher {
-    /// Returns this core without a record.
+    /// Returns this core without a journal.
     #[must_use]
     pub const fn new(core: PublisherCore) -> Self {
         Self {
             core,
-            recorder: None,
+            journal: None,
             now: Nanos::ZERO,
-            looked_at: Nanos::MAX,
+            polled_at: Nanos::MAX,
             group: (0, 0),
         }
     }
 
-    /// Attaches a record, which begins with the core's current state.
-    pub fn record(&mut self, recorder: JournalWriter) {
-        self.now = recorder.last;
+    /// Attaches a journal, which begins with the core's current state.
+    pub fn keep_journal(&mut self, journal: JournalWriter) {
+        self.now = journal.last;
         // No group has this value, so the next `set_group` is recorded.
         self.group = (u32::MAX, u32::MAX);
-        self.recorder = Some(Box::new(recorder));
+        self.journal = Some(Box::new(journal));
     }
 
-    /// Detaches the record and returns it.
-    pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
-        self.recorder.take()
+    /// Detaches the journal and returns it.
+    pub const fn take_journal(&mut self) -> Option<Box<JournalWriter>> {
+        self.journal.take()
     }
 
-    /// Returns whether a record is attached.
+    /// Returns whether a journal is attached.
     #[must_use]
     #[inline]
-    pub const fn is_recorded(&self) -> bool {
-        self.recorder.is_some()
+    pub const fn is_journaled(&self) -> bool {
+        self.journal.is_some()
     }
 
     /// Notes an event around the core.
     #[cold]
     pub fn note(&mut self, note: Note) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.note(&self.core, self.now, &note);
+        if let Some(journal) = &mut self.journal {
+            journal.note(&self.core, self.now, &note);
         }
     }
 
@@ -106,15 +106,15 @@ impl JournaledPublisher {
         if self.core.add(message, source, position) {
             return Ok(());
         }
-        // One call serves both cases: two checks are the cost without a record, and no second call with one.
+        // One call serves both cases: two checks are the cost without a journal, and no second call with one.
         let before = self.before_sealing(now);
-        let Self { core, recorder, .. } = self;
+        let Self { core, journal, .. } = self;
         let result = core.begin(message, source, position, now);
-        if let Some(recorder) = recorder {
+        if let Some(journal) = journal {
             if !core.is_open() {
-                recorder.begun_nothing(core, before, (message, source, position), now);
+                journal.begun_nothing(core, before, (message, source, position), now);
             } else {
-                recorder.begun(core, before, now.monotonic);
+                journal.begun(core, before, now.monotonic);
             }
         }
         result
@@ -123,10 +123,10 @@ impl JournaledPublisher {
     /// Makes room for the entry of a call that may seal. Returns the last sequence sealed before the call.
     #[inline(always)]
     fn before_sealing(&mut self, now: Now) -> Sequence {
-        let Self { core, recorder, .. } = self;
-        if let Some(recorder) = recorder {
+        let Self { core, journal, .. } = self;
+        if let Some(journal) = journal {
             self.now = now.monotonic;
-            recorder.make_room_for_call(core, now.monotonic);
+            journal.make_room_for_call(core, now.monotonic);
         }
         core.sealed()
     }
@@ -163,13 +163,13 @@ impl JournaledPublisher {
         now: Now,
     ) -> bool {
         let before = self.before_sealing(now);
-        let Self { core, recorder, .. } = self;
+        let Self { core, journal, .. } = self;
         let begun = core.begin_record(record, source, position, now);
-        if let Some(recorder) = recorder {
+        if let Some(journal) = journal {
             if begun {
-                recorder.begun(core, before, now.monotonic);
+                journal.begun(core, before, now.monotonic);
             } else if core.sealed() != before {
-                recorder.sealed_last(core, now.monotonic, SealedBy::MessageAlone);
+                journal.sealed_last(core, now.monotonic, SealedBy::MessageAlone);
             }
         }
         begun
@@ -179,16 +179,16 @@ impl JournaledPublisher {
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {
         let before = self.before_sealing(now);
-        let Self { core, recorder, .. } = self;
+        let Self { core, journal, .. } = self;
         core.flush(now, last_of_burst);
-        if let Some(recorder) = recorder
+        if let Some(journal) = journal
             && core.sealed() != before
         {
             let by = match last_of_burst {
                 true => SealedBy::FlushLast,
                 false => SealedBy::Flush,
             };
-            recorder.sealed_last(core, now.monotonic, by);
+            journal.sealed_last(core, now.monotonic, by);
         }
     }
 
@@ -198,7 +198,7 @@ impl JournaledPublisher {
     /// Returns the errors of [`PublisherCore::event`].
     pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublishError> {
         let before = self.core.sealed();
-        if self.recorder.is_some() {
+        if self.journal.is_some() {
             let mut event = event.clone();
             if let StreamEvent::SourceLost { instruments, .. }
             | StreamEvent::SourceSilent { instruments, .. }
@@ -235,7 +235,7 @@ impl JournaledPublisher {
     #[inline]
     pub fn set_group(&mut self, subscribers: u32, hold_off_us: u32) {
         let group = (subscribers, hold_off_us);
-        if self.recorder.is_some() && group != self.group {
+        if self.journal.is_some() && group != self.group {
             self.group = group;
             self.record_published(self.now, &Published::Group(subscribers, hold_off_us));
         }
@@ -245,25 +245,25 @@ impl JournaledPublisher {
     /// Delegates to [`PublisherCore::handle_posted`].
     #[inline]
     pub fn handle_posted(&mut self, fan_out: FanOutId, up_to: Sequence) {
-        let Self { core, recorder, .. } = self;
-        let Some(recorder) = recorder else {
+        let Self { core, journal, .. } = self;
+        let Some(journal) = journal else {
             return core.handle_posted(fan_out, up_to);
         };
-        recorder.make_room_for_call(core, self.now);
+        journal.make_room_for_call(core, self.now);
         let head = (EntryKind::Posted, fan_out.0, 0);
-        recorder.fixed(self.now, head, &up_to.0.to_le_bytes());
+        journal.fixed(self.now, head, &up_to.0.to_le_bytes());
         core.handle_posted(fan_out, up_to);
     }
 
     /// Delegates to [`PublisherCore::handle_completed`].
     #[inline]
     pub fn handle_completed(&mut self, fan_out: FanOutId, up_to: Sequence) {
-        let Self { core, recorder, .. } = self;
-        match recorder {
-            Some(recorder) if up_to > core.completed(fan_out) => {
-                recorder.make_room_for_call(core, self.now);
+        let Self { core, journal, .. } = self;
+        match journal {
+            Some(journal) if up_to > core.completed(fan_out) => {
+                journal.make_room_for_call(core, self.now);
                 let head = (EntryKind::Completed, fan_out.0, 0);
-                recorder.fixed(self.now, head, &up_to.0.to_le_bytes());
+                journal.fixed(self.now, head, &up_to.0.to_le_bytes());
                 core.handle_completed(fan_out, up_to);
             }
             _ => core.handle_completed(fan_out, up_to),
@@ -273,39 +273,39 @@ impl JournaledPublisher {
     /// Delegates to [`PublisherCore::handle_timeout`].
     #[inline]
     pub fn handle_timeout(&mut self, now: Now) {
-        if self.recorder.is_some() {
-            self.look(now);
+        if self.journal.is_some() {
+            self.note_poll(now);
         }
         self.core.handle_timeout(now);
     }
 
-    fn look(&mut self, now: Now) {
-        let Self { core, recorder, .. } = self;
-        let Some(recorder) = recorder else { return };
+    fn note_poll(&mut self, now: Now) {
+        let Self { core, journal, .. } = self;
+        let Some(journal) = journal else { return };
         self.now = now.monotonic;
-        let away = now.monotonic.since(self.looked_at);
+        let away = now.monotonic.since(self.polled_at);
         if away >= STALL {
-            recorder.note(core, now.monotonic, &Note::Stall(away));
+            journal.note(core, now.monotonic, &Note::Stall(away));
         }
-        self.looked_at = now.monotonic;
+        self.polled_at = now.monotonic;
         if core.poll_timeout().is_some_and(|due| due <= now.monotonic) {
-            recorder.make_room_for_call(core, now.monotonic);
+            journal.make_room_for_call(core, now.monotonic);
             let utc = now.utc.0.to_le_bytes();
-            recorder.fixed(now.monotonic, (EntryKind::Due, 0, 0), &utc);
+            journal.fixed(now.monotonic, (EntryKind::Due, 0, 0), &utc);
         }
     }
 
     /// Delegates to [`PublisherCore::poll_transmit`].
     #[inline]
     pub fn poll_transmit(&mut self, fan_out: FanOutId) -> Option<Transmit> {
-        let Self { core, recorder, .. } = self;
-        let Some(recorder) = recorder else {
+        let Self { core, journal, .. } = self;
+        let Some(journal) = journal else {
             return core.poll_transmit(fan_out);
         };
-        recorder.make_room_for_call(core, self.now);
+        journal.make_room_for_call(core, self.now);
         let transmit = core.poll_transmit(fan_out)?;
         if let Transmit::Heartbeat(bytes) = &transmit {
-            recorder.fixed(self.now, (EntryKind::Beat, fan_out.0, 0), &bytes.plain());
+            journal.fixed(self.now, (EntryKind::Beat, fan_out.0, 0), &bytes.plain());
         }
         Some(transmit)
     }
@@ -313,13 +313,13 @@ impl JournaledPublisher {
     /// Delegates to [`PublisherCore::poll`].
     #[inline]
     pub fn poll(&mut self) -> Option<PublisherEvent> {
-        let Self { core, recorder, .. } = self;
-        match recorder {
-            Some(recorder) if core.has_events() => {
+        let Self { core, journal, .. } = self;
+        match journal {
+            Some(journal) if core.has_events() => {
                 // Make room first, because a new segment must begin with the state before the poll.
-                recorder.make_room_for_call(core, self.now);
+                journal.make_room_for_call(core, self.now);
                 let event = core.poll()?;
-                recorder.rare_output(self.now, (EntryKind::Happened, 0, 0), &event);
+                journal.rare_output(self.now, (EntryKind::Happened, 0, 0), &event);
                 Some(event)
             }
             _ => core.poll(),
@@ -340,14 +340,14 @@ impl JournaledPublisher {
 
     fn record_published(&mut self, now: Nanos, what: &Published) {
         self.now = now;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.rare(&self.core, now, (EntryKind::Published, 0, 0), what);
+        if let Some(journal) = &mut self.journal {
+            journal.rare(&self.core, now, (EntryKind::Published, 0, 0), what);
         }
     }
 
     fn sealed_since(&mut self, before: Sequence, now: Nanos) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.sealed_since(&self.core, before, now);
+        if let Some(journal) = &mut self.journal {
+            journal.sealed_since(&self.core, before, now);
         }
     }
 }

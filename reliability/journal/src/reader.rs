@@ -1,4 +1,4 @@
-//! The reader of a record. A record is complete up to the last commit of the recording process, even
+//! The reader of a journal. A journal is complete up to the last commit of the recording process, even
 //! when the process died or overwrote older segments meanwhile.
 
 use thiserror::Error;
@@ -15,18 +15,18 @@ use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
-/// Why bytes are not a record, or not a complete one.
+/// Why bytes are not a journal, or not a complete one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JournalReadError {
-    /// The bytes do not begin with the magic of a record.
+    /// The bytes do not begin with the magic of a journal.
     #[error(
-        "the file is not a record: it does not begin with a record's magic; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
+        "the file is not a journal: it does not begin with a journal's magic; name the file that `tickcast listen --journal`, or a publisher with `journal`, wrote"
     )]
     Magic,
-    /// The record has another layout version.
+    /// The journal has another layout version.
     #[error(
-        "the record has layout {version}, this build reads layout 1; use the build that wrote it"
+        "the journal has layout {version}, this build reads layout 1; use the build that wrote it"
     )]
     Version {
         /// Version found in the head.
@@ -34,7 +34,7 @@ pub enum JournalReadError {
     },
     /// The file is truncated, or its head was overwritten.
     #[error(
-        "the record is damaged: its head announces {segments} segments of {segment_len} bytes but the file has {len} bytes; copy the whole file again"
+        "the journal is damaged: its head announces {segments} segments of {segment_len} bytes but the file has {len} bytes; copy the whole file again"
     )]
     Length {
         /// Number of segments in the head.
@@ -46,12 +46,12 @@ pub enum JournalReadError {
     },
     /// Nothing was recorded yet.
     #[error(
-        "the record has no readable entry: it was copied before its first entry was written, or all of it is damaged"
+        "the journal has no readable entry: it was copied before its first entry was written, or all of it is damaged"
     )]
     Empty,
     /// A segment is damaged: its entries and all older ones are unreadable.
     #[error(
-        "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is invalid; its entries and all older ones can't be read, newer entries can"
+        "the journal is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is invalid; its entries and all older ones can't be read, newer entries can"
     )]
     Segment {
         /// Number of the segment in the file, from 1 on.
@@ -61,7 +61,7 @@ pub enum JournalReadError {
     },
     /// The snapshot of a segment is damaged.
     #[error(
-        "the record is damaged: the snapshot of the core at byte {offset} is invalid; the entries can be read, but not replayed from there"
+        "the journal is damaged: the snapshot of the core at byte {offset} is invalid; the entries can be read, but not replayed from there"
     )]
     Snapshot {
         /// Offset of the snapshot in the file.
@@ -69,7 +69,7 @@ pub enum JournalReadError {
     },
     /// An entry is invalid.
     #[error(
-        "the record is damaged at byte {offset}: {what}; the entries before it can be read, later ones can't"
+        "the journal is damaged at byte {offset}: {what}; the entries before it can be read, later ones can't"
     )]
     Entry {
         /// Offset of the entry in the file.
@@ -80,7 +80,7 @@ pub enum JournalReadError {
 }
 
 /// Returns the offsets of the words that hold each segment's generation; none when `bytes` are not a
-/// record. A segment whose word changes while the record is copied was overwritten during the copy.
+/// journal. A segment whose word changes while the journal is copied was overwritten during the copy.
 pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let is_one = bytes.len() >= FILE_HEAD_LEN && bytes[..8] == RECORD_MAGIC;
     let word = |at| if is_one { word(bytes, at) } else { 0 };
@@ -93,7 +93,7 @@ pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
         .filter(move |at| *at <= last)
 }
 
-/// A record opened for reading.
+/// A journal opened for reading.
 #[derive(Debug)]
 pub struct Journal {
     bytes: Vec<u8>,
@@ -224,10 +224,10 @@ impl EntryBody<'_> {
 }
 
 impl Journal {
-    /// Reads a record. An invalid entry is only reported when it is read.
+    /// Reads a journal. An invalid entry is only reported when it is read.
     ///
     /// # Errors
-    /// [`JournalReadError`] when the bytes are not a record, have another layout, are truncated or hold no
+    /// [`JournalReadError`] when the bytes are not a journal, have another layout, are truncated or hold no
     /// entries.
     pub fn read(bytes: Vec<u8>) -> Result<Self, JournalReadError> {
         let len = bytes.len();
@@ -296,7 +296,7 @@ impl Journal {
         self.damage.as_ref()
     }
 
-    /// Returns the origin of the record.
+    /// Returns the origin of the journal.
     #[must_use]
     pub const fn origin(&self) -> &JournalOrigin {
         &self.origin
@@ -325,7 +325,7 @@ impl Journal {
         entries.any(|entry| from_others(&entry.what))
     }
 
-    /// Returns whether the record reaches back to the start of the core.
+    /// Returns whether the journal reaches back to the start of the core.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.segments.first().is_some_and(|it| it.generation == 1)
@@ -420,7 +420,7 @@ impl Segment {
 /// Latest valid time: 292 years. The limit keeps additions in the core from overflowing.
 const TIME_MAX: Nanos = Nanos(u64::MAX >> 1);
 
-/// A segment that no recorder writes.
+/// A segment that no journal writes.
 struct Damaged;
 
 /// Iterator over the entries of a segment.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::reader::{EntryBody, EntryPlace, Journal, JournalEntry, JournalReadError};
 use super::{JournalOrigin, JournalSide, JournalWriter, Journaled, Outputs};
-use crate::layout::RECORD_LEN_MIN;
+use crate::layout::JOURNAL_LEN_MIN;
 use tickcast_reliability::delivery::{Deliver, Item};
 use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange, State};
@@ -44,11 +44,11 @@ impl<Core> Replayed<Core> {
     /// Passes the entries from this segment on to `take`, up to the first difference or the first entry
     /// that can't be run.
     pub(super) fn walk(
-        recording: &Journal,
+        journal: &Journal,
         segment: usize,
         mut take: impl FnMut(JournalEntry<'_>) -> Result<(), &'static str>,
     ) -> Self {
-        let first_input = recording.segments().get(segment).map_or(0, |it| it.inputs);
+        let first_input = journal.segments().get(segment).map_or(0, |it| it.inputs);
         let mut walked = Self {
             core: None,
             inputs: 0,
@@ -57,7 +57,7 @@ impl<Core> Replayed<Core> {
             difference: None,
             stopped: None,
         };
-        for entry in recording.entries_from(segment) {
+        for entry in journal.entries_from(segment) {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -137,20 +137,20 @@ pub enum Stopped {
 
 /// Returns a journal that keeps only the outputs of a replay.
 fn witness(after: u64, keep_log: bool) -> Option<JournalWriter> {
-    let area = Box::new(vec![0; RECORD_LEN_MIN]);
-    let mut recorder = JournalWriter::new(area, &JournalOrigin::default()).ok()?;
-    recorder.outputs = Outputs::after(after);
+    let area = Box::new(vec![0; JOURNAL_LEN_MIN]);
+    let mut journal = JournalWriter::new(area, &JournalOrigin::default()).ok()?;
+    journal.outputs = Outputs::after(after);
     if keep_log {
-        recorder.keep_log();
+        journal.keep_log();
     }
-    Some(recorder)
+    Some(journal)
 }
 
 /// Runs a journal from its first snapshot on. `keep_log` keeps every output in words. Deliveries go to
 /// `on`; the values in their records are not those of the recorded run.
 #[must_use]
-pub fn replay(recording: &Journal, keep_log: bool, on: &mut impl Deliver) -> Replayed {
-    run(recording, keep_log, on, |_, _| ())
+pub fn replay(journal: &Journal, keep_log: bool, on: &mut impl Deliver) -> Replayed {
+    run(journal, keep_log, on, |_, _| ())
 }
 
 /// The core's reaction to each entry that can be run, by the place of the entry.
@@ -171,9 +171,9 @@ type Counted = ([u64; 4], Sequence);
 
 impl Witnessed {
     /// Returns the reactions of the core of a subscriber's journal.
-    pub(crate) fn of(recording: &Journal) -> Self {
+    pub(crate) fn of(journal: &Journal) -> Self {
         let (mut all, mut before) = (Self::default(), Vec::new());
-        run(recording, false, &mut |_: Item<'_>| (), |place, core| {
+        run(journal, false, &mut |_: Item<'_>| (), |place, core| {
             if let Some(place) = place {
                 let first = all.known.as_ref().map_or(place, |known| *known.start());
                 all.known = Some(first..=place);
@@ -236,15 +236,15 @@ impl Witnessed {
 
 /// Runs a journal as [`replay`]. `after` gets the core at its beginning and after each entry.
 fn run(
-    recording: &Journal,
+    journal: &Journal,
     keep_log: bool,
     on: &mut impl Deliver,
     mut after: impl FnMut(Option<EntryPlace>, &SubscriberCore),
 ) -> Replayed {
-    let is_it = recording.side() == JournalSide::Subscriber;
-    let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
+    let is_it = journal.side() == JournalSide::Subscriber;
+    let mut segments = journal.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
-        let bytes = recording.snapshot(segment);
+        let bytes = journal.snapshot(segment);
         Some((nth, segment, SubscriberCore::take_up(bytes)?))
     });
     let Some((nth, segment, core)) = begin else {
@@ -254,14 +254,14 @@ fn run(
     let before = (nth == 0).then(|| GapCounts::of(&core));
     let mut core = Journaled::new(core);
     if let Some(witness) = witness(segment.digest, keep_log) {
-        core.record(witness);
+        core.keep_journal(witness);
     }
     let mut run = Run {
         core,
         out: Vec::new(),
         at: segment.first_at,
     };
-    let walked = Replayed::walk(recording, nth, |entry| {
+    let walked = Replayed::walk(journal, nth, |entry| {
         run.at = entry.at;
         run.entry(entry.what, on)?;
         after(Some(entry.place), &run.core);

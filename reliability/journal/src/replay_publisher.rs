@@ -1,7 +1,7 @@
-//! Replay of a publisher's record through its core. The replay must seal the same datagrams, except that
+//! Replay of a publisher's journal through its core. The replay must seal the same datagrams, except that
 //! their records are made up, with equal numbers and lengths. It must send and report the same.
 //!
-//! A record holds the header of a datagram and not its messages. So a replay publishes the whole content
+//! A journal holds the header of a datagram and not its messages. So a replay publishes the whole content
 //! as one message when the first of them came. The core decides by whether a datagram is open and whether
 //! more fits into it, and both are equal in the replay.
 
@@ -16,19 +16,19 @@ use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition
 use tickcast_reliability::wire::headers_only::{header_of, records_of};
 use tickcast_reliability::wire::{HEADER_LEN, Header, Kind};
 
-/// Replays a publisher's record from its first snapshot on.
+/// Replays a publisher's journal from its first snapshot on.
 #[must_use]
-pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
-    let is_it = recording.side() == JournalSide::Publisher;
-    let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
+pub fn replay_publisher(journal: &Journal) -> Replayed<PublisherCore> {
+    let is_it = journal.side() == JournalSide::Publisher;
+    let mut segments = journal.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
-        let taken = PublisherCore::take_up(recording.snapshot(segment))?;
+        let taken = PublisherCore::take_up(journal.snapshot(segment))?;
         Some((nth, segment, taken))
     });
     let Some((nth, segment, (core, is_open))) = begin else {
         return Replayed::nothing();
     };
-    let entries = recording.entries_from(nth).filter_map(Result::ok);
+    let entries = journal.entries_from(nth).filter_map(Result::ok);
     let headers = entries.filter_map(|entry| match entry.what {
         EntryBody::Sealed(_, header) => header_of(header).filter(|it| it.kind == Kind::Data),
         _ => None,
@@ -44,7 +44,7 @@ pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
     if is_open {
         run.open(Nanos::ZERO);
     }
-    let walked = Replayed::walk(recording, nth, |entry| {
+    let walked = Replayed::walk(journal, nth, |entry| {
         run.at = entry.at;
         run.entry(&entry.what)
     });
@@ -57,7 +57,7 @@ pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
 struct Run {
     core: PublisherCore,
     at: Nanos,
-    /// The last sequence whose datagram was compared with the record.
+    /// The last sequence whose datagram was compared with the journal.
     compared: Sequence,
     /// The headers of all data datagrams; `next` is the index of the next one to seal.
     ahead: Vec<Header>,
@@ -143,7 +143,7 @@ impl Run {
     fn open(&mut self, utc: Nanos) {
         let now = self.now(utc);
         let Some(next) = self.ahead.get(self.next) else {
-            // The record ends before this datagram was sealed, so its content is unknown.
+            // The journal ends before this datagram was sealed, so its content is unknown.
             let source = self.other_source();
             fill(&mut self.batch, (1, 56), &[]);
             let _ = (self.core).publish(&self.batch, source, SourcePosition(0), now);

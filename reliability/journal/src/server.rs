@@ -1,8 +1,8 @@
-//! The core of a repair service with an optional record of the messages from and to its peers.
+//! The core of a repair service with an optional journal of the messages from and to its peers.
 //!
-//! The record explains, and cannot be replayed. The core answers from rings that another thread writes
+//! The journal explains, and cannot be replayed. The core answers from rings that another thread writes
 //! meanwhile, and the state of the rings at each answer is not recorded
-//! (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md). So the record omits PROGRESS and
+//! (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md). So the journal omits PROGRESS and
 //! STATUS, which come all the time and only keep a connection going, and the lengths of write queues.
 
 use std::fmt;
@@ -19,10 +19,10 @@ use tickcast_reliability::wire::HEADER_LEN;
 /// The maximum recorded length of a text from or for a peer, in bytes.
 const TEXT_LEN_MAX: usize = 512;
 
-/// A repair core with an optional journal. Calls that it does not record go to the core.
+/// A repair core with an optional journal. Calls that the journal does not keep go to the core.
 pub struct JournaledServer {
     core: RepairCore,
-    recorder: Option<Box<JournalWriter>>,
+    journal: Option<Box<JournalWriter>>,
     /// The time of the last input.
     now: Nanos,
 }
@@ -63,39 +63,39 @@ impl DerefMut for JournaledServer {
 }
 
 impl JournaledServer {
-    /// Returns this core without a record.
+    /// Returns this core without a journal.
     #[must_use]
     pub const fn new(core: RepairCore) -> Self {
         Self {
             core,
-            recorder: None,
+            journal: None,
             now: Nanos::ZERO,
         }
     }
 
-    /// Attaches a record.
-    pub fn record(&mut self, recorder: JournalWriter) {
-        self.now = recorder.last;
-        self.recorder = Some(Box::new(recorder));
+    /// Attaches a journal.
+    pub fn keep_journal(&mut self, journal: JournalWriter) {
+        self.now = journal.last;
+        self.journal = Some(Box::new(journal));
     }
 
-    /// Detaches the record and returns it.
-    pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
-        self.recorder.take()
+    /// Detaches the journal and returns it.
+    pub const fn take_journal(&mut self) -> Option<Box<JournalWriter>> {
+        self.journal.take()
     }
 
     /// Notes an event around the core.
     #[cold]
     pub fn note(&mut self, note: Note) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.note(&NoState, self.now, &note);
+        if let Some(journal) = &mut self.journal {
+            journal.note(&NoState, self.now, &note);
         }
     }
 
     /// Returns whether a journal is attached.
     #[must_use]
-    pub const fn is_recorded(&self) -> bool {
-        self.recorder.is_some()
+    pub const fn is_journaled(&self) -> bool {
+        self.journal.is_some()
     }
 
     /// Delegates to [`RepairCore::handle_connected`].
@@ -120,10 +120,10 @@ impl JournaledServer {
         message: Message<'_>,
     ) -> usize {
         self.now = now.monotonic;
-        if let Some(recorder) = &mut self.recorder
+        if let Some(journal) = &mut self.journal
             && !matches!(message, Message::Progress(_))
         {
-            recorder.frame(EntryKind::Heard, now.monotonic, peer, channel, &message);
+            journal.frame(EntryKind::Heard, now.monotonic, peer, channel, &message);
         }
         self.core.handle_message(now, peer, channel, message)
     }
@@ -150,8 +150,8 @@ impl JournaledServer {
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
         let before = out.len();
         let to = self.core.poll_transmit(now, out)?;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.given(now.monotonic, to, &out[before..]);
+        if let Some(journal) = &mut self.journal {
+            journal.given(now.monotonic, to, &out[before..]);
         }
         Some(to)
     }
@@ -159,7 +159,7 @@ impl JournaledServer {
     /// Delegates to [`RepairCore::poll`].
     pub fn poll(&mut self) -> Option<RepairEvent> {
         let event = self.core.poll()?;
-        if self.recorder.is_some()
+        if self.journal.is_some()
             && let Some(served) = served(&event)
         {
             self.served(|| served);
@@ -168,8 +168,8 @@ impl JournaledServer {
     }
 
     fn served(&mut self, what: impl FnOnce() -> Served) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.rare(&NoState, self.now, (EntryKind::Served, 0, 0), &what());
+        if let Some(journal) = &mut self.journal {
+            journal.rare(&NoState, self.now, (EntryKind::Served, 0, 0), &what());
         }
     }
 }

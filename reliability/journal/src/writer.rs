@@ -1,4 +1,4 @@
-//! The writer of a flight record: a ring of segments, each starting with a snapshot of the core.
+//! The writer of a journal: a ring of segments, each starting with a snapshot of the core.
 
 use std::sync::atomic::{Ordering::Release, compiler_fence};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::layout::{
-    EntryKind, FILE_HEAD_LEN, JournalOrigin, Note, RECORD_LEN_MIN, RECORD_MAGIC, RECORD_VERSION,
+    EntryKind, FILE_HEAD_LEN, JOURNAL_LEN_MIN, JournalOrigin, Note, RECORD_MAGIC, RECORD_VERSION,
     SEGMENT_HEAD_LEN, SEGMENTS, segment,
 };
 use crate::outputs::Outputs;
@@ -17,7 +17,7 @@ use tickcast_reliability::types::{ChannelId, Nanos, State};
 use tickcast_reliability::wire::HEADER_LEN;
 use tickcast_reliability::wire::authentication::Key;
 
-/// Memory that holds a record. Other processes may read it concurrently through the file behind it.
+/// Memory that holds a journal. Other processes may read it concurrently through the file behind it.
 pub trait Area: Send {
     /// Returns the whole memory.
     fn bytes(&mut self) -> &mut [u8];
@@ -29,24 +29,24 @@ impl Area for Vec<u8> {
     }
 }
 
-/// Why a record cannot be written. The cause is a wrong size or name in the configuration.
+/// Why a journal cannot be written. The cause is a wrong size or name in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// The memory is too small for the segments.
-    #[error("a record of {len} bytes is too small; make it at least {RECORD_LEN_MIN} bytes")]
+    #[error("a journal of {len} bytes is too small; make it at least {JOURNAL_LEN_MIN} bytes")]
     TooSmall {
         /// Length of the memory, in bytes.
         len: usize,
     },
     /// The origin does not fit in the file head.
     #[error(
-        "the name of the recording process is too long for the head of a record; choose a shorter name"
+        "the name of the recording process is too long for the head of a journal; choose a shorter name"
     )]
     Origin,
 }
 
-/// Writer of a record.
+/// Writer of a journal.
 pub struct JournalWriter {
     area: Box<dyn Area>,
     segment_len: usize,
@@ -82,7 +82,7 @@ const CALL_LEN_MAX: usize = 1024;
 const EVENT_LEN_MAX: usize = 4096;
 
 impl JournalWriter {
-    /// Starts a new record in this memory.
+    /// Starts a new journal in this memory.
     ///
     /// # Errors
     /// [`JournalError::TooSmall`] when the memory is too small. [`JournalError::Origin`] when `origin`
@@ -90,11 +90,11 @@ impl JournalWriter {
     pub fn new(mut area: Box<dyn Area>, origin: &JournalOrigin) -> Result<Self, JournalError> {
         let bytes = area.bytes();
         let len = bytes.len();
-        if len < RECORD_LEN_MIN {
+        if len < JOURNAL_LEN_MIN {
             return Err(JournalError::TooSmall { len });
         }
         let segment_len = (len - FILE_HEAD_LEN) / SEGMENTS / 64 * 64;
-        // Invalidate the previous record before the new head is written.
+        // Invalidate the previous journal before the new head is written.
         bytes[..FILE_HEAD_LEN].fill(0);
         for nth in 0..SEGMENTS {
             let base = FILE_HEAD_LEN + nth * segment_len;
@@ -122,7 +122,7 @@ impl JournalWriter {
         })
     }
 
-    /// Returns the record's bytes, as a file would hold them.
+    /// Returns the journal's bytes, as a file would hold them.
     #[must_use]
     pub fn into_bytes(mut self) -> Vec<u8> {
         self.area.bytes().to_vec()
@@ -417,7 +417,7 @@ impl JournalWriter {
             }
             Message::Welcome(welcome).write(channel, &mut frame);
         } else if let Message::Key(announced) = message {
-            // A record holds no key: a replay takes the verdicts on tags from it.
+            // A journal holds no key: a replay takes the verdicts on tags from it.
             let mut announced = announced.clone();
             announced.of.key = Key::REDACTED;
             Message::Key(announced).write(channel, &mut frame);
@@ -484,7 +484,7 @@ impl JournalWriter {
     pub(crate) fn witness<'a, D: Deliver>(&'a mut self, on: &'a mut D) -> Witness<'a, D> {
         Witness {
             on,
-            recorder: self,
+            journal: self,
             has_delivered: false,
         }
     }
@@ -506,7 +506,7 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
 /// Delivery target that passes items on to the caller's target and records them.
 pub(crate) struct Witness<'a, D> {
     on: &'a mut D,
-    recorder: &'a mut JournalWriter,
+    journal: &'a mut JournalWriter,
     has_delivered: bool,
 }
 
@@ -521,8 +521,8 @@ impl<D> Witness<'_, D> {
 impl<D: Deliver> Deliver for Witness<'_, D> {
     fn item(&mut self, item: Item<'_>) {
         match item {
-            Item::Record(position, _) => self.recorder.outputs.records(position, 1),
-            Item::Event(position, event) => self.recorder.event(position, event),
+            Item::Record(position, _) => self.journal.outputs.records(position, 1),
+            Item::Event(position, event) => self.journal.event(position, event),
         }
         self.on.item(item);
     }
@@ -530,7 +530,7 @@ impl<D: Deliver> Deliver for Witness<'_, D> {
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
         self.has_delivered = true;
-        self.recorder.outputs.records(first, records.len());
+        self.journal.outputs.records(first, records.len());
         self.on.records(first, records);
     }
 }

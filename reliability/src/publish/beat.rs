@@ -59,7 +59,7 @@ impl HeartbeatDatagram {
     }
 
     /// Returns the datagram as it would be without authentication. No key decides its bytes, so that a
-    /// flight record holds it, and a replay makes it again.
+    /// journal holds it, and a replay makes it again.
     #[must_use]
     pub fn plain(&self) -> [u8; HEARTBEAT_LEN] {
         let mut plain = [0; HEARTBEAT_LEN];

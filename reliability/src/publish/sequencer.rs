@@ -550,7 +550,7 @@ mod tests {
 
     #[test]
     fn direct_record_has_same_bytes_as_message() {
-        let (mut straight, mut batched) = (sequencer(1, 1), sequencer(1, 1));
+        let (mut single, mut batched) = (sequencer(1, 1), sequencer(1, 1));
         let mut wrong = MboMsg {
             order_id: 7,
             ..MboMsg::default()
@@ -558,22 +558,22 @@ mod tests {
         wrong.hd.rtype = 0xee; // what its header says of its type is not believed
         let mut batch = RecordBatch::default();
         batch.put(&wrong);
-        assert!(!straight.add_record(&wrong, A, at(1)), "nothing is open");
+        assert!(!single.add_record(&wrong, A, at(1)), "nothing is open");
         for n in 1..=40 {
             let source = if n == 20 { B } else { A };
             batched.publish(&batch, source, at(n), UTC).unwrap();
-            if !straight.add_record(&wrong, source, at(n)) {
-                straight.publish(&batch, source, at(n), UTC).unwrap();
+            if !single.add_record(&wrong, source, at(n)) {
+                single.publish(&batch, source, at(n), UTC).unwrap();
             }
         }
         let last = batched.flush(UTC, true);
-        assert_eq!(straight.flush(UTC, true), last);
+        assert_eq!(single.flush(UTC, true), last);
         // 17 fit; the source changes twice.
         assert_eq!(last, Some(Sequence(5)));
         for sequence in 1..=5 {
             let slot = |s: &Sequencer| s.ring().slot(Sequence(sequence)).map(<[u8]>::to_vec);
-            assert_eq!(slot(&straight), slot(&batched));
-            assert_eq!(header(&straight, sequence).kind, Kind::Data);
+            assert_eq!(slot(&single), slot(&batched));
+            assert_eq!(header(&single, sequence).kind, Kind::Data);
         }
         let counted = |s: &Sequencer| {
             let counters = &s.counters;
@@ -584,9 +584,9 @@ mod tests {
                 counters.sealed_bytes.get(),
             )
         };
-        assert_eq!(counted(&straight), (40, 40, 5 * 64 + 40 * 56));
-        assert_eq!(counted(&straight), counted(&batched));
-        assert!(!straight.add_record(&wrong, A, at(41)), "nothing is open");
+        assert_eq!(counted(&single), (40, 40, 5 * 64 + 40 * 56));
+        assert_eq!(counted(&single), counted(&batched));
+        assert!(!single.add_record(&wrong, A, at(41)), "nothing is open");
     }
 
     #[test]
@@ -658,9 +658,9 @@ mod tests {
         s.publish(&message(1), A, at(3), UTC).unwrap();
         s.flush(UTC, true);
         let bytes = s.ring().slot(Sequence(2)).unwrap();
-        let told = StreamEvent::parse(Datagram::parse(bytes).unwrap().payload());
+        let reported = StreamEvent::parse(Datagram::parse(bytes).unwrap().payload());
         assert_eq!(
-            told,
+            reported,
             Some(StreamEvent::SourceLost {
                 source: A,
                 reason: SourceLossReason::Overflow,
@@ -818,9 +818,9 @@ mod tests {
         );
         assert_eq!(s.event(&lost(u64::MAX), UTC), Ok(Sequence(3)));
         assert_eq!(s.counters.source_messages_lost.get(), 6);
-        let told = header(&s, 2);
+        let reported = header(&s, 2);
         assert_eq!(
-            (told.kind, told.source, told.source_position),
+            (reported.kind, reported.source, reported.source_position),
             (Kind::Event, B, at(7))
         );
         assert_ne!(header(&s, 1).flags & datagram_flags::LAST_OF_BURST, 0);

@@ -293,8 +293,8 @@ fn event_takes_sequence_and_restarts_heartbeats() {
     assert_eq!(core.event(&opened, now(600)), Ok(Sequence(2)));
     assert_eq!(core.poll_timeout(), Some(Nanos::from_us(620)));
     assert_eq!((core.sealed(), core.is_open()), (Sequence(2), false));
-    let told = Datagram::parse(core.slot(Sequence(2)).unwrap()).unwrap();
-    assert_eq!(StreamEvent::parse(told.payload()), Some(opened));
+    let reported = Datagram::parse(core.slot(Sequence(2)).unwrap()).unwrap();
+    assert_eq!(StreamEvent::parse(reported.payload()), Some(opened));
     core.end(now(700)).unwrap();
     assert!(core.is_ended());
     assert_eq!(core.poll_timeout(), Some(Nanos::from_us(720)));
@@ -419,7 +419,7 @@ fn direct_record_leaves_same_state_as_message() {
     let mut resets = 0;
     for seed in 0..20 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let (mut straight, mut long) = (core(1, 2), core(1, 2));
+        let (mut fast, mut long) = (core(1, 2), core(1, 2));
         for us in 1..2_000 {
             let mut one_in = |n: u32| random.next_u32().is_multiple_of(n);
             let source = SourceId(u16::from(one_in(9)));
@@ -431,21 +431,18 @@ fn direct_record_leaves_same_state_as_message() {
             let mut message = RecordBatch::default();
             message.put(&record);
             if one_in(900) {
-                straight.end(now(us)).ok();
+                fast.end(now(us)).ok();
                 long.end(now(us)).ok();
             }
-            let is_taken = straight.add_record(&record, source, position)
-                || straight.begin_record(&record, source, position, now(us));
+            let is_taken = fast.add_record(&record, source, position)
+                || fast.begin_record(&record, source, position, now(us));
             let published = long.publish(&message, source, position, now(us));
             assert_eq!(is_taken, published.is_ok(), "seed {seed}, {us}");
             if !is_taken {
-                assert_eq!(
-                    straight.publish(&message, source, position, now(us)),
-                    published
-                );
+                assert_eq!(fast.publish(&message, source, position, now(us)), published);
             }
             let (flushed, sent) = (one_in(3), one_in(40));
-            for core in [&mut straight, &mut long] {
+            for core in [&mut fast, &mut long] {
                 if flushed {
                     core.flush(now(us), true);
                 }
@@ -453,20 +450,20 @@ fn direct_record_leaves_same_state_as_message() {
                     send(core, F0);
                 }
             }
-            let last = straight.sealed();
-            assert_eq!(straight.slot(last), long.slot(last), "seed {seed}, {us}");
-            assert_eq!(format!("{straight:?}"), format!("{long:?}"));
-            assert_eq!(straight.poll(), long.poll());
+            let last = fast.sealed();
+            assert_eq!(fast.slot(last), long.slot(last), "seed {seed}, {us}");
+            assert_eq!(format!("{fast:?}"), format!("{long:?}"));
+            assert_eq!(fast.poll(), long.poll());
         }
         let counted = |core: &PublisherCore| {
             let mut all = Vec::new();
             core.counters.each(|_, _, value| all.push(value));
             all
         };
-        assert_eq!(counted(&straight), counted(&long), "seed {seed}");
+        assert_eq!(counted(&fast), counted(&long), "seed {seed}");
         let checkpoint = |core: &PublisherCore| core.ring().reader().checkpoint(SourceId(0));
-        assert_eq!(checkpoint(&straight), checkpoint(&long));
-        resets += straight.counters.fan_out_resets.get();
+        assert_eq!(checkpoint(&fast), checkpoint(&long));
+        resets += fast.counters.fan_out_resets.get();
     }
     assert!(resets > 0, "F1 never sends");
 }

@@ -56,7 +56,7 @@ pub struct ReceiverConfig {
     /// The shortest retry timeout; a longer one is four measured round trips.
     pub nack_retry_us: u32,
     /// After this many unanswered requests the path counts as down and is built anew.
-    pub nack_tries: u32,
+    pub nack_attempts: u32,
     /// A gap of more sequences than this is not NACKed but replayed (`ordered`), or given up.
     pub burst_max: u32,
     /// The most sequences of a replay in flight.
@@ -86,7 +86,7 @@ impl Default for ReceiverConfig {
             line_skew_us: 500,
             line_silence_us: 30_000,
             nack_retry_us: 50,
-            nack_tries: 8,
+            nack_attempts: 8,
             burst_max: 2048,
             replay_in_flight: 512,
             unrepaired_wait_us: 20_000,
@@ -151,7 +151,7 @@ impl ReceiverConfig {
             ("line_skew_us", self.line_skew_us, 0, 1_000_000),
             ("line_silence_us", self.line_silence_us, 100, 60_000_000),
             ("nack_retry_us", self.nack_retry_us, 1, 10_000_000),
-            ("nack_tries", self.nack_tries, 1, 1_000),
+            ("nack_attempts", self.nack_attempts, 1, 1_000),
             ("burst_max", self.burst_max, 1, u32::MAX),
             ("replay_in_flight", self.replay_in_flight, 1, 1 << 20),
             ("unrepaired_wait_us", self.unrepaired_wait_us, 0, 60_000_000),

@@ -74,7 +74,7 @@ impl Extent {
             && !self.end.is_confirmed()
     }
 
-    /// Returns whether a sequence is believable, at most `leap_max` beyond what was heard. Otherwise asks the
+    /// Returns whether a sequence is believable, at most `jump_max` beyond what was heard. Otherwise asks the
     /// publisher how far it is. `next`: the next sequence to deliver.
     pub(crate) fn admit(
         &mut self,
@@ -82,7 +82,7 @@ impl Extent {
         via: Via,
         sequence: Sequence,
         next: Sequence,
-        leap_max: u64,
+        jump_max: u64,
     ) -> bool {
         let highest = self.highest_seen();
         // No publisher sends a sequence without a successor, and delivery could not move past it. Nor does
@@ -90,10 +90,10 @@ impl Extent {
         if sequence > SEQUENCE_LAST || self.end.is_beyond(sequence) {
             return false;
         }
-        let leaps = sequence.since(highest.max(next)) > leap_max;
+        let jumps = sequence.since(highest.max(next)) > jump_max;
         let unconfirmed = via != Via::Repair && sequence > self.confirmed.limit(now);
-        if (leaps || unconfirmed) && !planted(Bug::LeapBelieved) {
-            self.progress.note_leap();
+        if (jumps || unconfirmed) && !planted(Bug::JumpBelieved) {
+            self.progress.note_jump();
             self.progress.query_soon(now);
             return false;
         }
@@ -174,7 +174,7 @@ impl Extent {
     }
 
     /// The epoch that is followed goes on over a new repair connection.
-    pub(crate) fn go_on(&mut self, offer: &ChannelOffer) {
+    pub(crate) fn resume_epoch(&mut self, offer: &ChannelOffer) {
         let heard = self.highest_seen();
         (self.confirmed).welcome(offer.newest, offer.next_record, heard);
     }
@@ -230,7 +230,7 @@ impl Extent {
         self.confirmed
             .note_rolled_back(self.progress.highest_seen());
         self.progress.roll_back(last);
-        self.progress.note_leap();
+        self.progress.note_jump();
         self.end.forget_above(last);
     }
 

@@ -107,7 +107,7 @@ impl fmt::Debug for Inbox {
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Looked {
+pub(crate) struct Poll {
     /// Whether a datagram was found.
     pub(crate) found: bool,
     /// Sequences that were skipped and will not be written any more.
@@ -116,7 +116,7 @@ pub(crate) struct Looked {
     pub(crate) torn: u64,
 }
 
-impl Looked {
+impl Poll {
     /// Counts the slots that brought nothing.
     #[inline]
     pub(crate) fn count(&self, counters: &ReceiverCounters) {
@@ -177,29 +177,29 @@ impl Inbox {
 
     /// Looks for the next datagram. `is_right` says whether a whole datagram belongs to the stream that is
     /// mirrored.
-    pub(crate) fn look(&mut self, is_right: impl Fn(&Datagram<'_>) -> bool) -> Looked {
-        let mut looked = Looked::default();
+    pub(crate) fn poll(&mut self, is_right: impl Fn(&Datagram<'_>) -> bool) -> Poll {
+        let mut polled = Poll::default();
         loop {
             match self.place_of(self.next, &is_right) {
                 Place::Whole(found, len) if found == self.next => {
                     self.next = found.next();
                     (self.newest, self.state) = (found, InboxState::Written);
-                    (self.found_len, looked.found) = (len, true);
-                    return looked;
+                    (self.found_len, polled.found) = (len, true);
+                    return polled;
                 }
                 // A later sequence took the slot.
-                Place::Whole(found, _) => looked.skipped += self.reaches(found),
+                Place::Whole(found, _) => polled.skipped += self.reaches(found),
                 Place::Nothing | Place::Torn(_) if self.next < self.until => {
-                    looked.skipped += 1;
+                    polled.skipped += 1;
                     self.next = self.next.next();
                 }
                 here => {
                     if let Place::Torn(torn) = here {
-                        looked.torn += u64::from(std::mem::replace(&mut self.torn, torn) != torn);
+                        polled.torn += u64::from(std::mem::replace(&mut self.torn, torn) != torn);
                     }
                     match self.further_on(&is_right) {
-                        Some(found) => looked.skipped += self.reaches(found),
-                        None => return looked,
+                        Some(found) => polled.skipped += self.reaches(found),
+                        None => return polled,
                     }
                 }
             }
@@ -295,8 +295,8 @@ mod tests {
         slots.place(Sequence(sequence), &datagram(sequence), |word| word < 8);
     }
 
-    fn looked(found: bool, skipped: u64, torn: u64) -> Looked {
-        Looked {
+    fn polled(found: bool, skipped: u64, torn: u64) -> Poll {
+        Poll {
             found,
             skipped,
             torn,
@@ -310,10 +310,10 @@ mod tests {
             write(&slots, sequence);
             let ahead = sequence - 1;
             let expected = match ahead == 0 || ahead.is_power_of_two() {
-                true => looked(true, ahead, 0),
-                false => looked(false, 0, 0),
+                true => polled(true, ahead, 0),
+                false => polled(false, 0, 0),
             };
-            assert_eq!(inbox.look(|_| true), expected, "{sequence}");
+            assert_eq!(inbox.poll(|_| true), expected, "{sequence}");
             if expected.found {
                 assert_eq!(inbox.found(), datagram(sequence));
             }
@@ -324,7 +324,7 @@ mod tests {
     fn lapped_slots_are_skipped_beside_empty_place() {
         let (mut inbox, slots) = inbox(1);
         write(&slots, SLOTS + 2);
-        assert_eq!(inbox.look(|_| true), looked(true, SLOTS + 1, 0));
+        assert_eq!(inbox.poll(|_| true), polled(true, SLOTS + 1, 0));
         assert_eq!(inbox.newest, Sequence(SLOTS + 2));
     }
 
@@ -332,12 +332,12 @@ mod tests {
     fn damaged_inbox_slot_is_counted_once() {
         let (mut inbox, slots) = inbox(1);
         tear(&slots, 1);
-        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
-        assert_eq!(inbox.look(|_| true), looked(false, 0, 0));
+        assert_eq!(inbox.poll(|_| true), polled(false, 0, 1));
+        assert_eq!(inbox.poll(|_| true), polled(false, 0, 0));
         write(&slots, 1);
-        assert_eq!(inbox.look(|_| true), looked(true, 0, 0));
+        assert_eq!(inbox.poll(|_| true), polled(true, 0, 0));
         tear(&slots, 2);
-        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
+        assert_eq!(inbox.poll(|_| true), polled(false, 0, 1));
     }
 
     #[test]
@@ -351,19 +351,19 @@ mod tests {
             }
             true
         };
-        assert_eq!(inbox.look(overwrite), looked(false, 2, 1));
+        assert_eq!(inbox.poll(overwrite), polled(false, 2, 1));
         assert_eq!(inbox.next, Sequence(3));
         write(&slots, 3 + SLOTS);
-        assert_eq!(inbox.look(|_| true), looked(true, SLOTS, 0));
+        assert_eq!(inbox.poll(|_| true), polled(true, SLOTS, 0));
     }
 
     #[test]
     fn foreign_or_impossible_slot_is_nothing() {
         let (mut inbox_1, slots) = inbox(1);
         slots.place(Sequence(1), &datagram(2), |_| true);
-        assert_eq!(inbox_1.look(|_| true), looked(false, 0, 0));
+        assert_eq!(inbox_1.poll(|_| true), polled(false, 0, 0));
         let (mut inbox_15, slots) = inbox(SLOTS - 1);
         write(&slots, u64::MAX);
-        assert_eq!(inbox_15.look(|_| true), looked(false, 0, 0));
+        assert_eq!(inbox_15.poll(|_| true), polled(false, 0, 0));
     }
 }

@@ -14,7 +14,7 @@ pub enum Welcomed {
     /// The stream begins here.
     Began,
     /// The stream goes on where it was interrupted.
-    GoesOn,
+    Resumed,
     /// The stream goes on in an epoch that continues the one followed.
     Continued,
     /// Another epoch is followed from now on.
@@ -124,7 +124,7 @@ impl JoinState {
         &self.lineage
     }
 
-    /// The number of slots of the publisher's ring. An honest datagram leaps no further.
+    /// The number of slots of the publisher's ring. An honest datagram jumps no further.
     #[must_use]
     pub(crate) const fn slots(&self) -> u64 {
         self.slots

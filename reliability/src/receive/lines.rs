@@ -340,9 +340,9 @@ mod tests {
             lines.heard(LineId(1 - down.0), Sequence(10), Nanos(90));
             let change = lines.check(Nanos(100), Nanos(100));
             assert_eq!(change, Some(LineChange::Down(down)));
-            let told: Vec<_> = lines.renew(count, Nanos(200)).collect();
+            let reported: Vec<_> = lines.renew(count, Nanos(200)).collect();
             (
-                told,
+                reported,
                 lines.down(),
                 lines.heard(down, Sequence(1), Nanos(201)),
             )

@@ -26,8 +26,8 @@ pub(crate) struct ProgressState {
     confirmed: Option<(Sequence, RecordNumber)>,
     /// Since when the publisher denies to have sent what we saw, and the highest sequence seen then.
     refused_ahead_since: Option<(Nanos, Sequence)>,
-    /// Whether a datagram leapt too far and waits for the publisher's confirmation.
-    leapt: bool,
+    /// Whether a datagram jumped too far and waits for the publisher's confirmation.
+    jumped: bool,
     due_at: Nanos,
     /// When a report was last due, sent or held back.
     checked_at: Nanos,
@@ -46,7 +46,7 @@ impl ProgressState {
             highest_seen: Sequence::NONE,
             confirmed: None,
             refused_ahead_since: None,
-            leapt: false,
+            jumped: false,
             due_at: now,
             checked_at: Nanos::ZERO,
             reported_at: Nanos::ZERO,
@@ -70,7 +70,7 @@ impl ProgressState {
 
     /// Starts over in another epoch, of which everything up to `highest_seen` is passed.
     pub(crate) const fn restart(&mut self, highest_seen: Sequence) {
-        (self.highest_seen, self.confirmed, self.leapt) = (highest_seen, None, false);
+        (self.highest_seen, self.confirmed, self.jumped) = (highest_seen, None, false);
     }
 
     /// Another epoch continues this one behind `last`: nothing beyond counts any more.
@@ -112,16 +112,16 @@ impl ProgressState {
         self.highest_seen = last;
     }
 
-    /// Notes a datagram that leapt too far: the publisher's next confirmation counts at once.
-    pub(crate) const fn note_leap(&mut self) {
-        self.leapt = true;
+    /// Notes a datagram that jumped too far: the publisher's next confirmation counts at once.
+    pub(crate) const fn note_jump(&mut self) {
+        self.jumped = true;
     }
 
     /// Notes the publisher's confirmation, over the repair connection, that it has sent up to
     /// `newest`. Returns the confirmation that counts now.
     ///
     /// A confirmation may be ahead of datagrams that lie in our own socket. While multicast is heard
-    /// it counts only when the next one comes, unless a datagram had leapt or `believed` says so.
+    /// it counts only when the next one comes, unless a datagram had jumped or `believed` says so.
     pub(crate) fn confirm(
         &mut self,
         newest: Sequence,
@@ -129,7 +129,7 @@ impl ProgressState {
         believed: bool,
     ) -> Option<(Sequence, RecordNumber)> {
         let before = self.confirmed.replace((newest, next_record));
-        let at_once = std::mem::take(&mut self.leapt) || believed;
+        let at_once = std::mem::take(&mut self.jumped) || believed;
         if at_once { self.confirmed } else { before }
     }
 
@@ -264,25 +264,25 @@ mod tests {
     }
 
     #[test]
-    fn confirmation_counts_at_once_after_leap_or_if_believed() {
+    fn confirmation_counts_at_once_after_jump_or_if_believed() {
         let mut state = state();
         let confirmed = Some((Sequence(5), RecordNumber(50)));
         assert_eq!(
             state.confirm(Sequence(5), RecordNumber(50), true),
             confirmed
         );
-        state.note_leap();
+        state.note_jump();
         let next = Some((Sequence(6), RecordNumber(60)));
         assert_eq!(state.confirm(Sequence(6), RecordNumber(60), false), next);
         let later = state.confirm(Sequence(7), RecordNumber(70), false);
-        assert_eq!(later, next, "the leap counts once");
+        assert_eq!(later, next, "the jump counts once");
     }
 
     #[test]
-    fn restart_forgets_confirmation_and_leap() {
+    fn restart_forgets_confirmation_and_jump() {
         let mut state = state();
         assert_eq!(state.confirm(Sequence(5), RecordNumber(50), false), None);
-        state.note_leap();
+        state.note_jump();
         state.note_seen(Sequence(8));
         state.continue_behind(Sequence(6));
         assert_eq!(

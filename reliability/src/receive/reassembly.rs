@@ -28,7 +28,7 @@ pub(crate) struct Reassembly {
     lost: VecDeque<(SequenceRange, LossCause)>,
     /// The anchor behind the newest sequence known, from a heartbeat, a datagram or the publisher; and
     /// the anchor of the oldest sequence that the ring still holds.
-    fact: Option<RecordAnchor>,
+    anchor: Option<RecordAnchor>,
     floor: Option<RecordAnchor>,
     in_arrival_order: bool,
 }
@@ -80,7 +80,7 @@ impl Reassembly {
             stream: InOrder::new(channel, slots),
             window,
             lost: VecDeque::with_capacity(64),
-            fact: None,
+            anchor: None,
             floor: None,
             in_arrival_order,
         }
@@ -96,7 +96,7 @@ impl Reassembly {
         self.stream.restart(epoch, next, next_record);
         self.window.clear();
         self.lost.clear();
-        (self.fact, self.floor) = (None, None);
+        (self.anchor, self.floor) = (None, None);
     }
 
     /// Makes room for datagrams of this length, and remembers as many contents as the ring has slots.
@@ -132,16 +132,16 @@ impl Reassembly {
         self.forget_above(at.last, at.last.next())
     }
 
-    /// Forgets what lies above `last`, and anchors above `fact_last`. Returns how many datagrams waited
+    /// Forgets what lies above `last`, and anchors above `anchor_last`. Returns how many datagrams waited
     /// there.
-    fn forget_above(&mut self, last: Sequence, fact_last: Sequence) -> u64 {
+    fn forget_above(&mut self, last: Sequence, anchor_last: Sequence) -> u64 {
         let dropped = self.window.forget_above(last);
         self.lost.retain(|(range, _)| range.first <= last);
         if let Some((range, _)) = self.lost.back_mut() {
             range.last = range.last.min(last);
         }
-        for fact in [&mut self.fact, &mut self.floor] {
-            fact.take_if(|(of, _)| *of > fact_last);
+        for anchor in [&mut self.anchor, &mut self.floor] {
+            anchor.take_if(|(of, _)| *of > anchor_last);
         }
         dropped
     }
@@ -416,7 +416,7 @@ impl Reassembly {
 
     /// Notes that the first record of `sequence` has this number.
     pub(crate) fn set_anchor(&mut self, sequence: Sequence, record: RecordNumber) {
-        note(&mut self.fact, self.stream.next(), (sequence, record));
+        note(&mut self.anchor, self.stream.next(), (sequence, record));
     }
 
     /// Notes the first record of the oldest sequence that the ring still holds; all below will be lost.
@@ -457,7 +457,7 @@ impl Reassembly {
             }
         }
         if self.stream.has_pending() {
-            let mut known = [self.floor, self.fact].into_iter().flatten();
+            let mut known = [self.floor, self.anchor].into_iter().flatten();
             if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next()) {
                 self.stream.emit_pending(Some(record), counters, on);
             }
@@ -534,7 +534,7 @@ mod tests {
     struct Bench {
         reassembly: Reassembly,
         counters: ReceiverCounters,
-        told: Vec<String>,
+        reported: Vec<String>,
     }
 
     impl Bench {
@@ -545,17 +545,17 @@ mod tests {
             Self {
                 reassembly,
                 counters: ReceiverCounters::default(),
-                told: Vec::new(),
+                reported: Vec::new(),
             }
         }
 
-        fn tell(
+        fn run(
             &mut self,
             f: impl FnOnce(&mut Reassembly, &ReceiverCounters, &mut dyn FnMut(Item<'_>)),
         ) {
-            let told = &mut self.told;
+            let reported = &mut self.reported;
             f(&mut self.reassembly, &self.counters, &mut |item| {
-                told.push(match item {
+                reported.push(match item {
                     Item::Record(p, _) => {
                         let marks = [
                             (p.quality.repaired, "repaired"),
@@ -602,7 +602,7 @@ mod tests {
                 missing_for: Nanos(u64::from(sequence == 12)),
             };
             let mut dropped = None;
-            self.tell(|reassembly, counters, mut on| {
+            self.run(|reassembly, counters, mut on| {
                 dropped = reassembly.offer(&datagram, held, counters, &mut on);
             });
             assert_eq!(dropped, None);
@@ -610,7 +610,7 @@ mod tests {
 
         fn advance(&mut self) {
             let mut dropped = None;
-            self.tell(|reassembly, counters, mut on| {
+            self.run(|reassembly, counters, mut on| {
                 dropped = reassembly.advance(counters, &mut on);
             });
             assert_eq!(dropped, None);
@@ -638,13 +638,13 @@ mod tests {
             };
             let lineage: Lineage = lineage.iter().map(continued).collect::<Vec<_>>().into();
             let (at, mut dropped) = (lineage.of(Epoch(from)).unwrap(), 0);
-            self.tell(|reassembly, counters, mut on| {
+            self.run(|reassembly, counters, mut on| {
                 dropped = reassembly.continue_epoch(Epoch(to), &lineage, at, counters, &mut on);
             });
             dropped
         }
 
-        fn fact(&mut self, sequence: u64, record: u64) {
+        fn anchor(&mut self, sequence: u64, record: u64) {
             self.reassembly
                 .set_anchor(Sequence(sequence), RecordNumber(record));
             self.advance();
@@ -657,11 +657,11 @@ mod tests {
         bench.data(10, 100, 2);
         bench.data(14, 109, 1);
         bench.lose(13, 13, LossCause::Window);
-        assert_eq!(bench.told, ["10:100", "10:101"], "11 may still come");
+        assert_eq!(bench.reported, ["10:100", "10:101"], "11 may still come");
         bench.data(12, 105, 1);
         bench.lose(11, 11, LossCause::Deadline);
         assert_eq!(
-            bench.told[2..],
+            bench.reported[2..],
             [
                 "11:105 sequences 11 lost (deadline), 3 records",
                 "12:105 repaired after loss",
@@ -673,7 +673,7 @@ mod tests {
         bench.lose(17, 17, LossCause::Burst);
         bench.data(18, 120, 1);
         assert_eq!(
-            bench.told[6..],
+            bench.reported[6..],
             [
                 "17:120 sequences 15-17 lost (refused), 10 records",
                 "18:120 after loss"
@@ -703,13 +703,13 @@ mod tests {
         bench.data(10, 100, 1);
         bench.lose(1, 10, LossCause::Window);
         assert_eq!(
-            (bench.told.len(), bench.reassembly.next()),
+            (bench.reported.len(), bench.reassembly.next()),
             (1, Sequence(11))
         );
         bench.lose(1, 11, LossCause::Window);
         bench.data(12, 105, 1);
         assert_eq!(
-            bench.told[1],
+            bench.reported[1],
             "11:105 sequences 11 lost (window), 4 records"
         );
     }
@@ -717,21 +717,25 @@ mod tests {
     #[test]
     fn newest_record_number_sizes_loss_at_head() {
         let mut bench = Bench::new(false);
-        bench.fact(9, 90);
-        bench.fact(13, 0);
-        bench.fact(13, 130);
-        bench.fact(12, 120);
+        bench.anchor(9, 90);
+        bench.anchor(13, 0);
+        bench.anchor(13, 130);
+        bench.anchor(12, 120);
         bench.lose(10, 11, LossCause::Window);
-        assert_eq!(bench.told, [""; 0], "of 12 nobody knows any more");
+        assert_eq!(bench.reported, [""; 0], "of 12 nobody knows any more");
         bench.lose(12, 12, LossCause::Window);
-        let told = "12:130 sequences 10-12 lost (window), 30 records";
-        assert_eq!(bench.told, [told]);
-        bench.fact(13, 140);
+        let reported = "12:130 sequences 10-12 lost (window), 30 records";
+        assert_eq!(bench.reported, [reported]);
+        bench.anchor(13, 140);
         bench.lose(13, 13, LossCause::Window);
-        assert_eq!(bench.told.len(), 1, "a second word on 13 changes nothing");
-        bench.fact(14, 141);
         assert_eq!(
-            bench.told[1],
+            bench.reported.len(),
+            1,
+            "a second word on 13 changes nothing"
+        );
+        bench.anchor(14, 141);
+        assert_eq!(
+            bench.reported[1],
             "13:141 sequences 13 lost (window), 11 records"
         );
     }
@@ -741,9 +745,9 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Window);
         bench.reassembly.set_anchor(Sequence(13), RecordNumber(130));
-        bench.fact(13, 140);
+        bench.anchor(13, 140);
         assert_eq!(
-            bench.told,
+            bench.reported,
             ["12:130 sequences 10-12 lost (window), 30 records"]
         );
     }
@@ -755,22 +759,22 @@ mod tests {
         bench.lose(10, 10, LossCause::Epoch);
         bench.lose(12, 12, LossCause::Epoch);
         bench.lose(15, 20, LossCause::Epoch);
-        bench.fact(30, 300);
-        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.anchor(30, 300);
+        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
         assert!(bench.reassembly.stream().ended());
-        bench.told.clear();
+        bench.reported.clear();
         bench
             .reassembly
             .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
         assert!(!bench.reassembly.stream().ended() && bench.reassembly.window().waiting() == 0);
         bench.data(15, 1, 1);
         bench.data(16, 2, 1);
-        assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
+        assert_eq!(bench.reported, ["15:1 after loss", "16:2 after loss"]);
         bench.reassembly.restart(Epoch(7), Sequence(1), None);
         bench.lose(1, 4, LossCause::Window);
         bench.data(5, 50, 1);
         assert_eq!(
-            bench.told[2..],
+            bench.reported[2..],
             [
                 "4:50 sequences 1-4 lost (window), number of records unknown",
                 "5:50 after loss"
@@ -783,19 +787,23 @@ mod tests {
     fn unsized_loss_is_reported_at_end_without_recount() {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Left);
-        assert!(bench.told.is_empty());
-        bench.tell(|reassembly, counters, mut on| {
+        assert!(bench.reported.is_empty());
+        bench.run(|reassembly, counters, mut on| {
             reassembly.stream_mut().give_up_pending(counters, &mut on);
         });
-        let told = "12:0 sequences 10-12 lost (left), number of records unknown";
-        assert_eq!(bench.told, [told]);
-        bench.tell(|reassembly, counters, mut on| {
+        let reported = "12:0 sequences 10-12 lost (left), number of records unknown";
+        assert_eq!(bench.reported, [reported]);
+        bench.run(|reassembly, counters, mut on| {
             reassembly.stream_mut().give_up_pending(counters, &mut on);
         });
-        assert_eq!(bench.told.len(), 1);
+        assert_eq!(bench.reported.len(), 1);
         bench.lose(13, 13, LossCause::Left);
         bench.data(14, 140, 1);
-        assert!(bench.told[1].ends_with("unknown"), "{}", bench.told[1]);
+        assert!(
+            bench.reported[1].ends_with("unknown"),
+            "{}",
+            bench.reported[1]
+        );
     }
 
     #[test]
@@ -806,7 +814,7 @@ mod tests {
         bench.data(13, 103, 1);
         bench.lose(11, 11, LossCause::Window);
         assert_eq!(
-            bench.told,
+            bench.reported,
             [
                 "12:102 repaired early",
                 "10:100",
@@ -832,7 +840,7 @@ mod tests {
         .write(&mut body);
         bench.offer(11, 100, Kind::Event, &body, 0);
         bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
-        assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
+        assert_eq!(bench.reported, ["11:100 source 2 lost 5 messages from 0:9"]);
         bench.offer(12, 100, Kind::End, &[], 0);
         assert!(
             !bench.reassembly.stream().ended(),
@@ -847,9 +855,9 @@ mod tests {
             (c.delivered_datagrams.get(), c.delivered_records.get()),
             (3, 0)
         );
-        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
-        bench.tell(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
-        assert_eq!(bench.told[1..], ["12:100 end of session"]);
+        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        assert_eq!(bench.reported[1..], ["12:100 end of session"]);
     }
 
     #[test]
@@ -865,8 +873,11 @@ mod tests {
             .begin_at(Sequence(12), RecordNumber(120));
         assert_eq!(bench.reassembly.next(), Sequence(14));
         bench.lose(14, 14, LossCause::Window);
-        bench.fact(15, 125);
-        assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
+        bench.anchor(15, 125);
+        assert_eq!(
+            bench.reported,
+            ["14:125 sequences 14 lost (window), 5 records"]
+        );
         bench.reassembly.fit_ring(16, 1024);
         bench.data(16, 130, 1);
         bench.reassembly.fit_ring(16, 1024);
@@ -892,13 +903,13 @@ mod tests {
             "17 and 19 waited"
         );
         assert_eq!(bench.reassembly.window().waiting(), 2);
-        assert_eq!(bench.told, ["10:100"]);
+        assert_eq!(bench.reported, ["10:100"]);
         bench.data(11, 101, 1);
         for sequence in 16..=19 {
             bench.data(sequence, 91 + sequence, 1);
         }
         assert_eq!(
-            bench.told[1..],
+            bench.reported[1..],
             [
                 "11:101",
                 "12:102 repaired",
@@ -918,11 +929,11 @@ mod tests {
     fn record_number_at_epoch_change_stands_beyond_falls() {
         // It tells what is lost before it.
         let mut bench = Bench::new(false);
-        bench.fact(13, 106);
+        bench.anchor(13, 106);
         bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.lose(10, 12, LossCause::Window);
         assert_eq!(
-            bench.told,
+            bench.reported,
             [
                 "12:106 sequences 10-12 lost (window), 6 records",
                 "12:106 epoch 5 continued by 6 after 12",
@@ -930,16 +941,16 @@ mod tests {
         );
         // The number that the old epoch gave a sequence beyond it is not that of the new one's.
         let mut bench = Bench::new(false);
-        bench.fact(14, 150);
+        bench.anchor(14, 150);
         bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.lose(10, 13, LossCause::Window);
         assert_eq!(
-            bench.told, [""; 0],
+            bench.reported, [""; 0],
             "nor is the change told before the loss"
         );
         bench.data(14, 108, 1);
         assert_eq!(
-            bench.told,
+            bench.reported,
             [
                 "13:108 sequences 10-13 lost (window), 8 records",
                 "13:108 epoch 5 continued by 6 after 12",
@@ -951,7 +962,7 @@ mod tests {
     #[test]
     fn unreported_loss_is_cut_at_epoch_change() {
         let continued = "12:106 epoch 5 continued by 6 after 12";
-        for (first, before, told) in [
+        for (first, before, reported) in [
             (
                 11,
                 1,
@@ -966,10 +977,10 @@ mod tests {
                 bench.data(sequence, 90 + sequence, count);
             }
             bench.lose(first, 14, LossCause::Window);
-            bench.told.clear();
+            bench.reported.clear();
             bench.continue_epoch(5, 6, &[(5, 12, 106)]);
-            let expected: Vec<_> = told.into_iter().chain([continued]).collect();
-            assert_eq!(bench.told, expected, "{first} to 14 were lost");
+            let expected: Vec<_> = reported.into_iter().chain([continued]).collect();
+            assert_eq!(bench.reported, expected, "{first} to 14 were lost");
             assert_eq!(bench.reassembly.next(), Sequence(13));
             bench.data(13, 106, 1);
             let delivered = bench.counters.delivered_records.get();
@@ -983,14 +994,14 @@ mod tests {
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
         }
-        bench.told.clear();
+        bench.reported.clear();
         bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.data(13, 106, 3);
         // 109 is still to come again, and that was told.
         bench.continue_epoch(6, 7, &[(6, 13, 109), (5, 12, 106)]);
         bench.data(14, 109, 2);
         assert_eq!(
-            bench.told,
+            bench.reported,
             [
                 "12:106 epoch 5 continued by 6 after 12, 4 of its records were already delivered",
                 "13:109 epoch 6 continued by 7 after 13",
@@ -1007,11 +1018,11 @@ mod tests {
             bench.data(10 + n, 100 + 2 * n, 2);
         }
         bench.continue_epoch(5, 6, &[(5, 12, 106)]);
-        bench.told.clear();
+        bench.reported.clear();
         bench.lose(13, 13, LossCause::Window);
         bench.data(14, 112, 1);
         assert_eq!(
-            bench.told,
+            bench.reported,
             [
                 "13:112 sequences 13 lost (window), 2 records",
                 "14:112 after loss",
@@ -1030,9 +1041,9 @@ mod tests {
         bench
             .reassembly
             .restart(Epoch(9), Sequence(1), Some(RecordNumber(106)));
-        bench.told.clear();
+        bench.reported.clear();
         bench.data(1, 106, 2);
-        assert_eq!(bench.told, ["1:106", "1:107"]);
+        assert_eq!(bench.reported, ["1:106", "1:107"]);
         assert_eq!(bench.counters.records_already_delivered.get(), 0);
     }
 
@@ -1044,20 +1055,20 @@ mod tests {
         bench.data(15, 109, 1);
         bench.continue_epoch(5, 6, &[(5, 11, 102)]);
         bench.data(14, 120, 2);
-        bench.told.clear();
+        bench.reported.clear();
         bench.continue_epoch(6, 7, &[(6, 13, 118), (5, 11, 102)]);
-        assert_eq!(bench.told, [""; 0], "11 is still missing");
+        assert_eq!(bench.reported, [""; 0], "11 is still missing");
         bench.data(11, 101, 1);
         bench.data(12, 102, 6);
         bench.data(13, 108, 10);
         assert_eq!(
-            bench.told[..2],
+            bench.reported[..2],
             [
                 "11:101",
                 "11:102 epoch 5 continued by 6 after 11, 5 of its records were already delivered",
             ]
         );
-        let last = bench.told.last().unwrap();
+        let last = bench.reported.last().unwrap();
         assert_eq!(last, "13:118 epoch 6 continued by 7 after 13");
         assert_eq!(bench.counters.records_already_delivered.get(), 3);
     }

@@ -315,7 +315,7 @@ impl Receiver {
     }
 
     /// Counts a datagram from an address that neither WELCOME nor the config names.
-    pub fn handle_stranger(&self) {
+    pub fn handle_unknown_sender(&self) {
         self.counters().received_datagrams.increment();
         self.counters().unknown_sender_dropped.increment();
     }
@@ -458,8 +458,8 @@ impl Receiver {
             Welcomed::Began
         } else if offer.epoch == epoch {
             let is_stale = self.liveness.is_stale();
-            self.stream.go_on(now, offer, is_stale);
-            Welcomed::GoesOn
+            self.stream.resume_epoch(now, offer, is_stale);
+            Welcomed::Resumed
         } else if let Some(at) = offer.continues.of(epoch) {
             if self.ended() {
                 // No change of liveness was reported since the end.
@@ -472,7 +472,7 @@ impl Receiver {
             self.stream.follow(now, offer);
             Welcomed::EpochChanged
         };
-        if welcomed != Welcomed::GoesOn {
+        if welcomed != Welcomed::Resumed {
             self.lines.restart();
         }
         self.handle_timeout(now, on);
@@ -760,12 +760,12 @@ impl Receiver {
         let Some(inbox) = &mut self.inbox else {
             return false;
         };
-        let looked = inbox.look(|datagram| {
+        let polled = inbox.poll(|datagram| {
             let header = datagram.header();
             header.channel == channel && join.is_of_line(header)
         });
-        looked.count(self.counters());
-        looked.found
+        polled.count(self.counters());
+        polled.found
     }
 
     /// The bytes of the datagram that was found in the inbox.

@@ -14,7 +14,7 @@ use crate::types::{Sequence, SequenceRange};
 /// The most slots of a ring whose contents are remembered, however large the ring on offer claims to be.
 /// That takes 8 MiB.
 pub(crate) const RING_SLOTS_MAX: u64 = 1 << 19;
-/// Number of contents in the serialized state, so that a flight record stays small. A replay is inexact
+/// Number of contents in the serialized state, so that a journal stays small. A replay is inexact
 /// where an older content is contradicted.
 const SERIALIZED: u64 = 4096;
 

@@ -60,7 +60,7 @@ impl Settings {
             grace: Nanos::from_us(config.reorder_grace_us.into()),
             skew: Nanos::from_us(config.line_skew_us.into()),
             retry_min: Nanos::from_us(config.nack_retry_us.into()),
-            attempts_max: config.nack_tries,
+            attempts_max: config.nack_attempts,
             burst_max: config.burst_max.into(),
             replay_in_flight: config.replay_in_flight.into(),
         }
@@ -658,7 +658,7 @@ impl Pass<'_> {
             // The step did not answer, so the next one takes over: it counts as the first attempt there.
             _ if above => {
                 let is_next = !on_nack && requests.nack_open;
-                gap.rung = match is_next || on_nack && open && planted(Bug::RungNeverGivesWay) {
+                gap.rung = match is_next || on_nack && open && planted(Bug::RungNeverFallsBack) {
                     true => Rung::Nack,
                     false => Rung::Fallback,
                 };

@@ -164,7 +164,7 @@ impl EpochStream {
         }
         // The repair connection must confirm what lies beyond the ring, and a burst that would be given
         // up at once.
-        let leap_max = match self.delivery.waits_for_repair() {
+        let jump_max = match self.delivery.waits_for_repair() {
             true => self.join.slots(),
             false => self.join.slots().min(self.recovery.repair().burst_max()),
         };
@@ -174,7 +174,7 @@ impl EpochStream {
             self.recovery.suspend_confirmation(newest);
         }
         let next = self.recovery.next();
-        let admitted = (self.extent).admit(now, via, header.sequence, next, leap_max);
+        let admitted = (self.extent).admit(now, via, header.sequence, next, jump_max);
         if !admitted {
             self.counters().sequence_jump_dropped.increment();
         }
@@ -490,9 +490,9 @@ impl EpochStream {
         self.recovery.lose_below(offer.oldest_of_all().0);
     }
 
-    /// Goes on in the epoch that is followed: the repair connection is new.
-    pub(crate) fn go_on(&mut self, now: Nanos, offer: &ChannelOffer, is_stale: bool) {
-        self.extent.go_on(offer);
+    /// Resumes the epoch that is followed: the repair connection is new.
+    pub(crate) fn resume_epoch(&mut self, now: Nanos, offer: &ChannelOffer, is_stale: bool) {
+        self.extent.resume_epoch(offer);
         self.confirm(offer.newest, offer.next_record, is_stale, now);
         self.recovery.repair_mut().request_all_again(now);
         self.recovery.requery(ALL, now);

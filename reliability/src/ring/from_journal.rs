@@ -1,4 +1,4 @@
-//! A ring's state in a flight record: its numbers, and the headers of unsent datagrams. That is all the
+//! A ring's state in a journal: its numbers, and the headers of unsent datagrams. That is all the
 //! writer's decisions depend on; the records themselves decide nothing.
 
 use std::sync::Arc;

@@ -245,9 +245,9 @@ mod tests {
             let bytes = datagram(5, held, 9, &[2; 16]);
             assert_eq!(with(&bytes, |datagram| ring.replace(datagram)), Ok(()));
             assert_eq!(ring.slot(Sequence(held)), Some(&bytes[..]));
-            let told = ring.words.0.load(offset::NEXT_RECORD);
+            let reported = ring.words.0.load(offset::NEXT_RECORD);
             assert_eq!(
-                (ring.next_record(), told),
+                (ring.next_record(), reported),
                 (RecordNumber(next_record), next_record)
             );
         }

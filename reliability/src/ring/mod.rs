@@ -645,11 +645,11 @@ mod tests {
             let reading = scope.spawn(|| {
                 let reader = RingReader::attach(memory).unwrap();
                 let mut buffer = [0; 1120];
-                let (mut tries, mut good, mut lapped) = (0, 0, 0);
+                let (mut attempts, mut good, mut lapped) = (0, 0, 0);
                 while good < COPIES || lapped == 0 {
                     // Alternate between the newest one and the one to be overwritten next.
-                    tries += 1;
-                    let wanted = reader.sealed().minus(15 * (tries % 2));
+                    attempts += 1;
+                    let wanted = reader.sealed().minus(15 * (attempts % 2));
                     match reader.copy(wanted, &mut buffer) {
                         Ok(len) => {
                             let bytes = &words_as_bytes_mut(&mut buffer)[..len];

@@ -60,7 +60,7 @@ pub(super) enum Answer {
 struct Entry {
     sequence: Sequence,
     /// When this round began.
-    asked_at: Nanos,
+    requested_at: Nanos,
     /// The distinct peers that asked in this round, up to [`ASKERS_MAX`].
     askers: ArrayVec<PeerId, ASKERS_MAX>,
     /// Whether an asker was answered in this round.
@@ -168,7 +168,7 @@ impl RepairLog {
         let Some(entry) = self.entry(sequence) else {
             self.begin(Entry {
                 sequence,
-                asked_at: now,
+                requested_at: now,
                 askers: ArrayVec::from_iter([peer]),
                 answered: false,
                 multicast_at: Nanos::ZERO,
@@ -188,11 +188,12 @@ impl RepairLog {
         let answered = entry.multicast_within(ignore, now) || forever;
         if answered {
             // The multicast in flight answers this NACK, so it starts no further round.
-        } else if entry.askers.is_empty() || entry.answered && now.since(entry.asked_at) > coalesce
+        } else if entry.askers.is_empty()
+            || entry.answered && now.since(entry.requested_at) > coalesce
         {
             entry.askers.clear();
             entry.askers.push(peer);
-            (entry.asked_at, entry.answered) = (now, false);
+            (entry.requested_at, entry.answered) = (now, false);
         } else if !entry.askers.contains(&peer) {
             // Askers beyond the highest threshold need not be distinguished.
             let _ = entry.askers.try_push(peer);

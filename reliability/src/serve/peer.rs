@@ -270,8 +270,8 @@ impl Peer {
     }
 
     /// Records that a STATUS is due that answers a PROGRESS of this time.
-    pub(crate) fn owe_status(&mut self, at: usize, asked_at: Nanos) {
-        self.channels[at].status_due = Some(asked_at);
+    pub(crate) fn owe_status(&mut self, at: usize, requested_at: Nanos) {
+        self.channels[at].status_due = Some(requested_at);
         self.due_mut(Lane::Answers).push(at);
     }
 

@@ -244,7 +244,7 @@ impl SubscriberCore {
             SubscriberInput::Malformed { channel, .. } => self.handle_malformed(channel),
             SubscriberInput::UnknownSender(channel) => {
                 if let Some(receiver) = self.receiver_mut(channel) {
-                    receiver.handle_stranger();
+                    receiver.handle_unknown_sender();
                 }
             }
             SubscriberInput::Overrun {

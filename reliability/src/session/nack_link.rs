@@ -84,14 +84,19 @@ impl NackLink {
         self.unanswered = 0;
     }
 
-    /// Handles a request sent at `asked_at` that was not answered in time. Returns whether too many were
+    /// Handles a request sent at `requested_at` that was not answered in time. Returns whether too many were
     /// late in a row. Requests that were in flight together count once.
-    pub(crate) fn unanswered(&mut self, asked_at: Nanos, now: Nanos, tries_max: u32) -> bool {
-        if asked_at >= self.late_at {
+    pub(crate) fn unanswered(
+        &mut self,
+        requested_at: Nanos,
+        now: Nanos,
+        attempts_max: u32,
+    ) -> bool {
+        if requested_at >= self.late_at {
             self.unanswered += 1;
             self.late_at = now;
         }
-        self.unanswered >= tries_max
+        self.unanswered >= attempts_max
     }
 
     /// Stops the connection. Returns whether it was wanted.

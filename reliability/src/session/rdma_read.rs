@@ -25,7 +25,7 @@ impl SubscriberCore {
         let Some(begun) = self.read.done(tag) else {
             return;
         };
-        self.look_for_room();
+        self.check_room();
         let mut aligned = std::mem::take(&mut self.aligned);
         let session = self.session;
         let receiver = self.receiver_mut(begun.channel);
@@ -48,7 +48,7 @@ impl SubscriberCore {
     }
 
     /// Lets receivers that waited for room plan their READs again at once.
-    pub(super) fn look_for_room(&mut self) {
+    pub(super) fn check_room(&mut self) {
         for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
             receiver.plan_reads_again();
         }

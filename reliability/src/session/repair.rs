@@ -37,13 +37,13 @@ impl SubscriberCore {
             self.requests.begin(nack_open && ladder.nacks(), room);
             receiver.set_replay(replay_open, self.replay.is_wanted());
             exhausted |= receiver.due_requests(now, &mut self.requests) == PathHealth::Exhausted;
-            if let Some(asked_at) = self.requests.nack_overdue {
-                let tries_max = entry.wanted.config.nack_tries;
-                nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
+            if let Some(requested_at) = self.requests.nack_overdue {
+                let attempts_max = entry.wanted.config.nack_attempts;
+                nack_exhausted |= self.nack.unanswered(requested_at, now, attempts_max);
             }
-            if let Some(asked_at) = self.requests.read_overdue {
-                let tries_max = entry.wanted.config.nack_tries;
-                read_exhausted |= self.read.link.unanswered(asked_at, now, tries_max);
+            if let Some(requested_at) = self.requests.read_overdue {
+                let attempts_max = entry.wanted.config.nack_attempts;
+                read_exhausted |= self.read.link.unanswered(requested_at, now, attempts_max);
             }
             if let Some(readable) = receiver.readable() {
                 for range in &self.requests.read {

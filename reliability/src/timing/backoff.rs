@@ -92,12 +92,12 @@ impl NackTimer {
         half.after(self.up_to(Nanos(self.hold_off.0 - half.0)))
     }
 
-    /// Returns how long to wait for the answer to NACK number `tries` (from 1): four round trips, doubled
+    /// Returns how long to wait for the answer to NACK number `attempts` (from 1): four round trips, doubled
     /// with each try, with a random deviation of up to a quarter.
-    pub(crate) fn retry(&mut self, tries: u32) -> Nanos {
+    pub(crate) fn retry(&mut self, attempts: u32) -> Nanos {
         let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
         let base = rtt.times(4).max(self.retry_min);
-        let doubled = base.times(1 << tries.saturating_sub(1).min(DOUBLINGS_MAX));
+        let doubled = base.times(1 << attempts.saturating_sub(1).min(DOUBLINGS_MAX));
         let jitter = self.up_to(Nanos(doubled.0 / 2));
         Nanos(doubled.0 - doubled.0 / 4 + jitter.0)
     }
@@ -157,9 +157,9 @@ mod tests {
                 timer.measured(Nanos(rtt));
             }
             let base = (4 * timer.rtt.unwrap().0).max(20_000);
-            for tries in 1..=5u32 {
-                let expected = base << (tries - 1);
-                let retry = timer.retry(tries).0;
+            for attempts in 1..=5u32 {
+                let expected = base << (attempts - 1);
+                let retry = timer.retry(attempts).0;
                 assert!(retry >= expected - expected / 4 && retry <= expected + expected / 4);
             }
         }
@@ -186,8 +186,8 @@ mod tests {
     fn rtt_is_smoothed_by_eighth_and_stall_is_bounded() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 1);
         assert_eq!(timer.rtt, None);
-        let spread = |timer: &mut NackTimer, tries| {
-            let waits: Vec<u64> = (0..2_000).map(|_| timer.retry(tries).0).collect();
+        let spread = |timer: &mut NackTimer, attempts| {
+            let waits: Vec<u64> = (0..2_000).map(|_| timer.retry(attempts).0).collect();
             (*waits.iter().min().unwrap(), *waits.iter().max().unwrap())
         };
         let near = |(least, most): (u64, u64), base: u64| {

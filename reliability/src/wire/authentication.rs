@@ -33,7 +33,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key that stands where a flight record leaves a key out.
+    /// The key that stands where a journal leaves a key out.
     pub const REDACTED: Self = Self([0; KEY_LEN]);
 
     /// Returns the key with these bytes.

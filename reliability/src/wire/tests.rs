@@ -237,7 +237,7 @@ fn kinds_states_and_reasons_have_fixed_numbers() {
         bytes[12] = 4;
         assert_eq!(Heartbeat::parse(&bytes), None);
     }
-    let told = |event: &StreamEvent| {
+    let reported = |event: &StreamEvent| {
         let mut body = Vec::new();
         event.write(&mut body);
         assert_eq!(StreamEvent::parse(&body).as_ref(), Some(event));
@@ -248,7 +248,7 @@ fn kinds_states_and_reasons_have_fixed_numbers() {
         (2, SourceLossReason::Overflow),
         (3, SourceLossReason::Malformed),
     ] {
-        let body = told(&StreamEvent::SourceLost {
+        let body = reported(&StreamEvent::SourceLost {
             source: SourceId(3),
             reason,
             from: SourcePosition::new(2, 99),
@@ -262,7 +262,7 @@ fn kinds_states_and_reasons_have_fixed_numbers() {
         (2, EpochReason::Restart),
         (3, EpochReason::Promotion),
     ] {
-        let mut body = told(&StreamEvent::EpochOpened {
+        let mut body = reported(&StreamEvent::EpochOpened {
             reason,
             previous: Epoch(6),
             previous_last: Sequence(u64::MAX),

@@ -39,10 +39,10 @@ pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
     PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
 }
 
-/// Returns a subscriber of that publisher, which keeps a record from the start if `recorder` is given.
+/// Returns a subscriber of that publisher, which keeps a record from the start if `journal` is given.
 pub(crate) fn subscriber(
     geometry: Geometry,
-    recorder: Option<JournalWriter>,
+    journal: Option<JournalWriter>,
 ) -> Journaled<SubscriberCore> {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),
@@ -57,8 +57,8 @@ pub(crate) fn subscriber(
         seed: 1,
     };
     let mut core = Journaled::new(SubscriberCore::new(settings, Nanos(0)));
-    if let Some(recorder) = recorder {
-        core.record(recorder);
+    if let Some(journal) = journal {
+        core.keep_journal(journal);
     }
     let on = &mut |_: Item<'_>| {};
     core.handle(Nanos(0), SubscriberInput::Timeout, on);

@@ -1,18 +1,18 @@
 //! How a subscriber's core handles every behaviour of a network and a publisher, in virtual time, against
 //! a publisher made of a list of datagrams.
 
-mod asking;
-mod authenticating;
-mod continuing;
+mod admission;
+mod authentication;
 mod cursor;
+mod epochs;
 mod fencing;
-mod joining;
-mod nacking;
+mod inbox;
+mod join;
+mod nack;
 mod overrun;
-mod reading;
-mod taking;
+mod rdma_read;
+mod requests;
 mod world;
-mod written;
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -530,7 +530,7 @@ fn unanswered_nack_retries_then_rebuilds_the_link() {
 #[test]
 fn premature_fallback_lengthens_next_timeout() {
     let config = ReceiverConfig {
-        nack_tries: 3,
+        nack_attempts: 3,
         nack_retry_us: 50,
         ..quiet()
     };

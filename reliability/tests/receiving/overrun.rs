@@ -83,8 +83,8 @@ fn otherwise_delivered_is_not_lost() {
     overrun(&mut world, publisher.epoch, 2, 5);
     world.hear(A, &all[5]);
     let (one, two) = ((2, 3, Some(2)), (5, 5, Some(1)));
-    let told = losses(&world).into_iter().map(|it| (it.0, it.1, it.2));
-    assert_eq!(told.collect::<Vec<_>>(), [one, two]);
+    let reported = losses(&world).into_iter().map(|it| (it.0, it.1, it.2));
+    assert_eq!(reported.collect::<Vec<_>>(), [one, two]);
     assert_eq!(world.records, [1, 4, 6]);
     world.assert_balanced(&publisher, "one came");
 }

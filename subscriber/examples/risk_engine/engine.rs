@@ -561,7 +561,7 @@ mod tests {
         }
 
         /// Returns the alerts so far, without values.
-        fn told(&mut self) -> Vec<String> {
+        fn reported(&mut self) -> Vec<String> {
             let alerts = self.alerts.drain(..).map(|alert| alert.to_string());
             let brief = |text: String| text.split(' ').take(5).collect::<Vec<_>>().join(" ");
             alerts.map(brief).collect()
@@ -607,7 +607,7 @@ mod tests {
             "5 clear instrument X exposure",
             "6 breach portfolio a loss",
         ];
-        assert_eq!(engine.told(), expected);
+        assert_eq!(engine.reported(), expected);
     }
 
     #[test]
@@ -617,7 +617,7 @@ mod tests {
         assert_eq!(engine.instruments[0].exposure, 0);
         let gross: Vec<_> = engine.portfolios.iter().map(|p| p.gross).collect();
         assert_eq!(gross, [1_900_000_000_000; 2]);
-        assert_eq!(engine.told(), ["1 breach portfolio b loss"]);
+        assert_eq!(engine.reported(), ["1 breach portfolio b loss"]);
     }
 
     #[test]
@@ -625,15 +625,19 @@ mod tests {
         let mut engine = engine("0,a,X,buy,10,100000000000\n0,a,Y,buy,1,1000000000\n");
         engine.quoted(1, 1, 100);
         engine.quoted(2, 2, 1);
-        engine.told();
+        engine.reported();
         engine.event(43, &lost());
         assert_eq!((engine.counts.freezes, engine.counts.lost_records), (2, 40));
         assert!(engine.is_frozen(0));
         engine.quoted(43, 1, 300);
-        let told = engine.told();
-        assert_eq!(told, ["43 breach instrument X exposure"], "a still holds Y");
+        let reported = engine.reported();
+        assert_eq!(
+            reported,
+            ["43 breach instrument X exposure"],
+            "a still holds Y"
+        );
         engine.quoted(44, 2, 1);
-        assert_eq!(engine.told(), ["44 breach portfolio a gross"]);
+        assert_eq!(engine.reported(), ["44 breach portfolio a gross"]);
         assert!(!engine.is_frozen(0));
     }
 
@@ -666,7 +670,7 @@ mod tests {
             "50 breach instrument X exposure",
             "50 breach portfolio a gross",
         ];
-        assert_eq!(engine.told(), expected);
+        assert_eq!(engine.reported(), expected);
     }
 
     #[test]
@@ -724,10 +728,10 @@ mod tests {
         engine.quoted(1, 1, 100);
         engine.event(2, &Event::Stale);
         engine.quoted(2, 1, 160);
-        assert_eq!(engine.told(), [""; 0]);
+        assert_eq!(engine.reported(), [""; 0]);
         assert!(engine.is_frozen(0));
         engine.event(3, &Event::Recovered);
-        assert_eq!(engine.told(), ["2 breach instrument X exposure"]);
+        assert_eq!(engine.reported(), ["2 breach instrument X exposure"]);
     }
 
     /// Returns an overrun of a channel with this state.
@@ -762,7 +766,7 @@ mod tests {
             (1, 1, 42)
         );
         engine.quoted(42, 1, 160);
-        assert_eq!(engine.told(), [""; 0]);
+        assert_eq!(engine.reported(), [""; 0]);
         assert!(engine.is_frozen(0));
         // The publisher is heard again while this reader is overrun once more.
         engine.event(90, &overrun(0, heard));
@@ -771,7 +775,7 @@ mod tests {
             "its instrument has not been seen since"
         );
         engine.quoted(90, 1, 160);
-        assert_eq!(engine.told(), ["90 breach instrument X exposure"]);
+        assert_eq!(engine.reported(), ["90 breach instrument X exposure"]);
         assert!(!engine.is_frozen(0));
     }
 

@@ -242,7 +242,7 @@ pub(crate) struct Parts {
     pub(crate) settings: SubscriberSettings,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) waker: Waker,
-    pub(crate) recorder: Option<JournalWriter>,
+    pub(crate) journal: Option<JournalWriter>,
     pub(crate) interval_log: Option<IntervalLog>,
 }
 
@@ -323,7 +323,7 @@ impl SubscriberBuilder {
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
-    /// let builder = Subscriber::builder("md1:7400").journal("/dev/shm/risk-1.flight", 64 << 20);
+    /// let builder = Subscriber::builder("md1:7400").journal("/dev/shm/risk-1.journal", 64 << 20);
     /// ```
     #[must_use]
     pub fn journal(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
@@ -564,15 +564,15 @@ impl SubscriberBuilder {
             link: self.link,
             seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
         };
-        let recorder = self
+        let journal = self
             .journal
             .as_ref()
-            .map(|(path, bytes)| self.recorder(path, *bytes));
+            .map(|(path, bytes)| self.open_journal(path, *bytes));
         Ok(Parts {
             settings,
             addresses,
             waker,
-            recorder: recorder.transpose()?,
+            journal: journal.transpose()?,
             interval_log: self.open_interval_log()?,
         })
     }
@@ -597,7 +597,7 @@ impl SubscriberBuilder {
     }
 
     /// Returns the writer of a journal in this file.
-    fn recorder(&self, path: &Path, bytes: usize) -> Result<JournalWriter, SubscribeError> {
+    fn open_journal(&self, path: &Path, bytes: usize) -> Result<JournalWriter, SubscribeError> {
         let origin = JournalOrigin {
             name: self.name.clone(),
             process: std::process::id(),
@@ -608,8 +608,8 @@ impl SubscriberBuilder {
             side: JournalSide::Subscriber,
         };
         let file = JournalFile::create(path, bytes)?;
-        let recorder = JournalWriter::new(Box::new(file), &origin);
-        recorder.map_err(|source| SubscribeError::Recorder {
+        let journal = JournalWriter::new(Box::new(file), &origin);
+        journal.map_err(|source| SubscribeError::Journal {
             path: path.to_owned(),
             source,
         })

@@ -433,8 +433,10 @@ impl Dispatcher {
             return;
         };
         // The search for similar symbols is slow, so do not repeat it for every few new names.
-        let is_told = self.problem.as_ref().is_some_and(|told| {
-            told.index == index && told.symbol == *symbol && known.len() < 2 * told.names.max(1)
+        let is_told = self.problem.as_ref().is_some_and(|reported| {
+            reported.index == index
+                && reported.symbol == *symbol
+                && known.len() < 2 * reported.names.max(1)
         });
         if is_told {
             return;

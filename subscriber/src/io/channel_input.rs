@@ -35,7 +35,7 @@ pub(crate) struct ChannelInput {
     receiver: Receiver,
     polled_at: Nanos,
     /// Datagrams of unknown senders that the transport dropped and the core has counted.
-    strangers: u64,
+    unknown_senders: u64,
     /// The losses of multicast that were reported; `None` until the counter was read.
     multicast_lost: Option<u64>,
     /// The drops of the transport that are in the journal.
@@ -87,7 +87,7 @@ impl ChannelInput {
             taken: transport,
             receiver,
             polled_at: Nanos::ZERO,
-            strangers: 0,
+            unknown_senders: 0,
             multicast_lost: None,
             dropped: Dropped::default(),
             injected: Default::default(),
@@ -141,11 +141,11 @@ impl ChannelInput {
             core.handle(now, overrun, sink);
         }
         self.polled_at = now;
-        let strangers = self.sum(|stats| stats.strangers);
-        for _ in self.strangers..strangers {
+        let unknown_senders = self.sum(|stats| stats.unknown_senders);
+        for _ in self.unknown_senders..unknown_senders {
             core.handle(now, SubscriberInput::UnknownSender(channel), sink);
         }
-        self.strangers = strangers;
+        self.unknown_senders = unknown_senders;
         polled
     }
 

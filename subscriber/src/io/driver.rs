@@ -60,14 +60,14 @@ impl Driver {
             settings,
             addresses,
             waker,
-            recorder,
+            journal,
             ..
         }: Parts,
         now: Nanos,
     ) -> Self {
         let mut core = Journaled::new(SubscriberCore::new(settings, now));
-        if let Some(recorder) = recorder {
-            core.record(recorder);
+        if let Some(journal) = journal {
+            core.keep_journal(journal);
         }
         let verbs = builder.repair == RepairTransport::Auto && Connections::HAS_VERBS;
         let on = &mut |_: Item<'_>| ();
@@ -122,7 +122,7 @@ impl Driver {
         if !self.rejoins.is_empty() {
             self.begin_rejoins(now, sink);
         }
-        if self.core.is_recorded() {
+        if self.core.is_journaled() {
             self.note_stall(now);
         }
         if self.waker.is_used() != self.waited {
@@ -296,7 +296,7 @@ impl Driver {
                     tracing::warn!(channel = %input.channel, "{report}");
                 }
             }
-            if self.core.is_recorded() {
+            if self.core.is_journaled() {
                 input.note(now, &mut self.core);
             }
         }

@@ -123,22 +123,19 @@ impl Reader {
         alarms: Vec<Option<u64>>,
         monitor: Monitor,
     ) -> Self {
-        let channels =
-            latest
-                .into_iter()
-                .zip(alarms)
-                .zip(cursor.totals())
-                .map(|((latest, alarm), told)| Channel {
-                    latest,
-                    alarm,
-                    alarmed: false,
-                    conflated: 0,
-                    report_at: Nanos::ZERO,
-                    report: ReaderReport::default(),
-                    ended: told.state.ended,
-                    at: told.place,
-                    read: Place::default(),
-                });
+        let channels = latest.into_iter().zip(alarms).zip(cursor.totals()).map(
+            |((latest, alarm), reported)| Channel {
+                latest,
+                alarm,
+                alarmed: false,
+                conflated: 0,
+                report_at: Nanos::ZERO,
+                report: ReaderReport::default(),
+                ended: reported.state.ended,
+                at: reported.place,
+                read: Place::default(),
+            },
+        );
         let channels = channels.collect();
         Self {
             channels,
@@ -518,13 +515,13 @@ mod tests {
             writer.record(0, &at(0, 2, number), RecordRef::from(&order));
         }
         writer.flush();
-        let told = events(&mut reader);
+        let reported = events(&mut reader);
         let [
             (first, Event::Overrun(of_first)),
             (second, Event::Overrun(of_second)),
-        ] = &told[..]
+        ] = &reported[..]
         else {
-            panic!("{told:?}");
+            panic!("{reported:?}");
         };
         assert_eq!((*first, *second), (ChannelId(0), ChannelId(1)));
         let joined = StreamState {
@@ -565,17 +562,17 @@ mod tests {
         // Write far more words than the ring holds.
         (1..=100_000).for_each(|number| write(&mut writer, 2, number, 8));
         writer.flush();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut on = |item: Item<'_>| {
-            told.push(match item {
+            reported.push(match item {
                 Item::Record(position, _) => (position.epoch.0, position.record.0),
                 Item::Event(_, Event::Overrun(overrun)) => (overrun.epoch_changes, 0),
                 Item::Event(..) => (0, 0),
             });
         };
         while reader.poll(&mut on).worked() {}
-        assert_eq!(told[..2], [(1, 1), (1, 0)], "{told:?}");
-        assert_eq!(told[2].0, 2, "{told:?}");
+        assert_eq!(reported[..2], [(1, 1), (1, 0)], "{reported:?}");
+        assert_eq!(reported[2].0, 2, "{reported:?}");
         let report = &reader.channels[0].report;
         assert_eq!((report.records, report.overrun_events), (2, 1));
     }

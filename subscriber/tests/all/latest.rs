@@ -51,11 +51,14 @@ fn poll_delivers_newest_in_stream_order() {
             "the last of its instrument and kind: {number}"
         );
     }
-    let told = seen.events.iter().filter_map(|(_, event)| match event {
+    let reported = seen.events.iter().filter_map(|(_, event)| match event {
         Event::Conflated { records } => Some(*records),
         _ => None,
     });
-    let (handed, told) = (subscriber.channels().remove(0).handed, told.sum::<u64>());
+    let (handed, reported) = (
+        subscriber.channels().remove(0).handed,
+        reported.sum::<u64>(),
+    );
     assert_eq!(handed.conflated_records.get(), conflated(&seen));
     assert_eq!(handed.handed_records.get(), seen.records.len() as u64);
     let mut rest = Seen::default();
@@ -65,7 +68,7 @@ fn poll_delivers_newest_in_stream_order() {
         _ => None,
     });
     assert_eq!(
-        told + last.unwrap_or(0),
+        reported + last.unwrap_or(0),
         conflated(&seen),
         "what was not told is told at the end"
     );
@@ -213,9 +216,10 @@ fn conflation_continues_under_new_channel_number() {
     let is_newer = |at: &Position| at.epoch.0 == 2;
     let mut all = seen.records.iter().map(|(at, ..)| at);
     assert!(all.all(|at| at.channel.0 == if is_newer(at) { 7 } else { 1 }));
-    let told = seen.events[before..].iter();
-    let told = told.filter(|(at, event)| is_newer(at) || matches!(event, Event::Conflated { .. }));
-    assert!(told.clone().count() > 2 && told.clone().all(|(at, _)| at.channel.0 == 7));
+    let reported = seen.events[before..].iter();
+    let reported =
+        reported.filter(|(at, event)| is_newer(at) || matches!(event, Event::Conflated { .. }));
+    assert!(reported.clone().count() > 2 && reported.clone().all(|(at, _)| at.channel.0 == 7));
     assert_eq!(reader.reports()[0].channel, Some(ChannelId(7)));
 }
 
@@ -250,9 +254,9 @@ fn split_record_newer_than_event_shows_by_position() {
     let is_newer = |place: tickcast_subscriber::Place| {
         (place.epoch, place.record) >= (loss.epoch, loss.record)
     };
-    let told = records.iter().map(|(id, at)| (*id, is_newer(*at)));
-    let told: Vec<_> = told.collect();
-    assert_eq!(told, [(1, false), (2, true)]);
+    let reported = records.iter().map(|(id, at)| (*id, is_newer(*at)));
+    let reported: Vec<_> = reported.collect();
+    assert_eq!(reported, [(1, false), (2, true)]);
 }
 
 #[test]

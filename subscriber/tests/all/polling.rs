@@ -285,7 +285,7 @@ fn renumbered_channel_is_followed_by_name() {
         seen.records.len() == 1
     });
     assert_eq!(subscriber.directory().id("AAPL"), Some(1));
-    let told = seen.events.len();
+    let reported = seen.events.len();
     come_back_as(&publisher, 7);
     publisher.publish(vec![quote(1, 3), quote(2, 4)]);
     poll_until(&mut subscriber, &mut seen, |_, seen| {
@@ -297,7 +297,7 @@ fn renumbered_channel_is_followed_by_name() {
     // An application that keeps names and books by epoch must learn of the change under the old number. It
     // must also learn that the missing part of the old epoch never comes.
     let (from, to) = (Epoch(1), Epoch(2));
-    let told: Vec<_> = seen.events[told..]
+    let reported: Vec<_> = seen.events[reported..]
         .iter()
         .filter(|(_, event)| {
             matches!(
@@ -311,9 +311,9 @@ fn renumbered_channel_is_followed_by_name() {
         (CHANNEL, Event::Lost(tail)),
         (CHANNEL, changed),
         (ChannelId(7), Event::Joined { after }),
-    ] = &told[..]
+    ] = &reported[..]
     else {
-        panic!("{told:?}");
+        panic!("{reported:?}");
     };
     assert_eq!((tail.cause, tail.records), (LossCause::Epoch, None));
     assert_eq!(*changed, Event::EpochChanged { from, to });
@@ -378,8 +378,8 @@ fn rejoin_restarts_channel_at_requested_start() {
     let links: Vec<_> = seen.events.iter().map(|(_, event)| event).collect();
     let links = links.split(|event| matches!(event, Event::Joined { .. }));
     let down = Event::RepairLinkDown(LinkDownReason::Rejoining);
-    let of_each = links.map(|told| {
-        let count = |wanted: &Event| told.iter().filter(|event| **event == wanted).count();
+    let of_each = links.map(|reported| {
+        let count = |wanted: &Event| reported.iter().filter(|event| **event == wanted).count();
         (count(&down), count(&Event::RepairLinkUp))
     });
     assert!(of_each.eq([(0, 0), (1, 0), (0, 1)]), "{:?}", seen.events);
@@ -463,20 +463,20 @@ fn unknown_filter_symbol_is_reported_after_data() {
     assert!(subscriber.problem().is_none(), "it may still come");
     publisher.publish(vec![quote(1, 1)]);
     poll_until(&mut subscriber, &mut seen, |s, _| s.problem().is_some());
-    let told = text(&subscriber).unwrap();
+    let reported = text(&subscriber).unwrap();
     assert!(
-        told.contains("\"AAPLE\"") && told.ends_with("1 are known, for example AAPL"),
-        "{told}"
+        reported.contains("\"AAPLE\"") && reported.ends_with("1 are known, for example AAPL"),
+        "{reported}"
     );
     for (id, symbol) in [(2, "MSFT"), (3, "ZVZZT")] {
         publisher.publish(vec![mapping(id, symbol)]);
         know(&mut subscriber, &mut seen, id as usize);
     }
     // The text is made again when the number of names has doubled, not for every name.
-    let told = text(&subscriber).unwrap();
+    let reported = text(&subscriber).unwrap();
     assert!(
-        told.ends_with("2 are known, for example AAPL, MSFT"),
-        "{told}"
+        reported.ends_with("2 are known, for example AAPL, MSFT"),
+        "{reported}"
     );
     // This subscriber receives only names.
     let mut many = joined(publisher.subscriber().channel(channel()), &mut seen_many);
@@ -562,8 +562,8 @@ fn join_limit_expiry_is_reported_as_problem() {
         Some(SubscribeError::NotJoined { .. })
     ));
     let text = subscriber.monitor().problem().unwrap_or_default();
-    let told = || subscriber.problem().unwrap().to_string();
-    assert!(text.is_empty() || text == told(), "{text}");
+    let reported = || subscriber.problem().unwrap().to_string();
+    assert!(text.is_empty() || text == reported(), "{text}");
     // One of several publishers runs.
     let publisher = Publisher::start();
     let both = [nobody.to_string(), publisher.control.to_string()];
@@ -603,9 +603,9 @@ fn dropped_subscriber_returns_its_connection() {
     drop(subscriber);
     let began = Instant::now();
     loop {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         publisher.with(move |service| tell.send(service.connections()).unwrap());
-        if told.recv().unwrap() == 0 {
+        if reported.recv().unwrap() == 0 {
             return;
         }
         assert!(began.elapsed() < PATIENCE, "the connection stays");

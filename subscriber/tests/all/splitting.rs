@@ -50,10 +50,10 @@ fn overruns(seen: &Seen) -> Vec<tickcast_subscriber::Overrun> {
 fn assert_balance(reader: &Reader, seen: &Seen, monitor: &Monitor) {
     let report = &reader.reports()[0];
     let channel = &monitor.channels()[0];
-    let told = overruns(seen);
+    let reported = overruns(seen);
     assert_eq!(
         report.overrun_records,
-        told.iter().map(|it| it.records).sum::<u64>()
+        reported.iter().map(|it| it.records).sum::<u64>()
     );
     assert_eq!(report.records, seen.records.len() as u64);
     let handed = channel.handed.handed_records.get();
@@ -61,7 +61,7 @@ fn assert_balance(reader: &Reader, seen: &Seen, monitor: &Monitor) {
     assert_eq!(sum, handed, "{report:?}");
     let events = channel.handed.handed_events.get();
     assert_eq!(report.events + report.overrun_events, events, "{report:?}");
-    let lost: u64 = told.iter().map(|it| it.lost_records).sum();
+    let lost: u64 = reported.iter().map(|it| it.lost_records).sum();
     assert_eq!(
         seen.lost_records() + lost,
         channel.counters.lost_records.get()
@@ -118,9 +118,9 @@ fn slow_reader_overrun_is_exact_and_delays_no_other() {
     assert_balance(&fast, &all, &monitor);
     read_out(&mut slow, &mut seen);
     assert_balance(&slow, &seen, &monitor);
-    let told = overruns(&seen);
-    assert_eq!(told.len(), 1, "{told:?}");
-    let gap = told[0];
+    let reported = overruns(&seen);
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    let gap = reported[0];
     assert_eq!(gap.from.record.0, 1_001);
     assert_eq!(gap.to.record.0, 1_001 + gap.records);
     let range = gap.sequences().unwrap();
@@ -169,13 +169,16 @@ fn overwritten_losses_and_epoch_change_are_counted() {
     let mut seen = Seen::default();
     read_out(&mut reader, &mut seen);
     assert_balance(&reader, &seen, &monitor);
-    let told = overruns(&seen);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].lost_records > 0 && told[0].events > 0, "{told:?}");
-    assert_eq!((told[0].to.epoch.0, told[0].sequences()), (2, None));
+    let reported = overruns(&seen);
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert!(
+        reported[0].lost_records > 0 && reported[0].events > 0,
+        "{reported:?}"
+    );
+    assert_eq!((reported[0].to.epoch.0, reported[0].sequences()), (2, None));
     // The overrun carries the state that the reader would have known without it.
-    let state = told[0].state;
-    assert_eq!(told[0].epoch_changes, 1);
+    let state = reported[0].state;
+    assert_eq!(reported[0].epoch_changes, 1);
     assert!(
         state.joined && state.live && state.repair_link_up,
         "{state}"
@@ -205,9 +208,9 @@ fn overrun_after_split_includes_earlier_state() {
     running.join().unwrap();
     let before = seen.records.len() as u64;
     read_out(&mut reader, &mut seen);
-    let told = overruns(&seen);
-    let [gap] = &told[..] else {
-        panic!("{told:?}");
+    let reported = overruns(&seen);
+    let [gap] = &reported[..] else {
+        panic!("{reported:?}");
     };
     assert_eq!((gap.from.epoch.0, gap.from.record.0), (1, before + 1));
     assert_eq!(gap.to.record.0, before + 1 + gap.records);
@@ -239,9 +242,9 @@ fn silence_before_split_is_in_later_overrun() {
     running.join().unwrap();
     let mut read = Seen::default();
     read_out(&mut reader, &mut read);
-    let told = overruns(&read);
-    let [gap] = &told[..] else {
-        panic!("{told:?}");
+    let reported = overruns(&read);
+    let [gap] = &reported[..] else {
+        panic!("{reported:?}");
     };
     assert!(gap.state.stale && gap.state.live, "{}", gap.state);
     assert!(!read.saw(|event| *event == Event::Stale), "it was told");
@@ -268,7 +271,7 @@ fn session_ended_before_split_is_over_for_readers() {
 #[test]
 fn pinned_subscriber_delivers_all_and_ends() {
     let publisher = Publisher::start();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let running = subscriber.run_pinned(core(), IDLE, move |item| {
         let mut seen = Seen::default();
@@ -281,7 +284,7 @@ fn pinned_subscriber_delivers_all_and_ends() {
     publisher.end();
     let summary = running.join().unwrap();
     assert_eq!(
-        told.iter().flatten().collect::<Vec<_>>(),
+        reported.iter().flatten().collect::<Vec<_>>(),
         (0..5_000).collect::<Vec<_>>()
     );
     assert_eq!(summary.delivered_records(), 5_000);
@@ -523,7 +526,7 @@ fn pinned_closure_sees_requests_but_cannot_make_them() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let own: Arc<OnceLock<Arc<Running>>> = Arc::default();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let itself = Arc::clone(&own);
     let running = subscriber.run_pinned(core(), IDLE, move |item| {
         let mut seen = Seen::default();
@@ -536,13 +539,13 @@ fn pinned_closure_sees_requests_but_cannot_make_them() {
     let running = Arc::new(running.unwrap());
     wait_until("the welcome", || running.monitor().is_joined());
     publisher.quotes(1, 0..10);
-    let mut numbers = told.iter().flat_map(|(seen, _)| seen.numbers());
+    let mut numbers = reported.iter().flat_map(|(seen, _)| seen.numbers());
     assert!(numbers.by_ref().take(10).eq(0..10));
     own.set(Arc::clone(&running)).unwrap();
     running
         .rejoin(crate::common::CHANNEL, Start::Oldest)
         .unwrap();
-    let again = told
+    let again = reported
         .iter()
         .take_while(|(seen, _)| seen.numbers().last() != Some(&9));
     let answers: Vec<_> = again.map(|(_, asked)| asked).collect();
@@ -558,7 +561,7 @@ fn closure_waiting_for_its_caller_is_refused() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let lock = Arc::new(Mutex::new(()));
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let wanted = Arc::clone(&lock);
     let running = subscriber.run_pinned(core(), IDLE, move |item| {
         if matches!(item, Item::Record(..)) {
@@ -573,7 +576,7 @@ fn closure_waiting_for_its_caller_is_refused() {
     wait_until("the welcome", || running.monitor().is_joined());
     let held = lock.lock().unwrap();
     publisher.quotes(1, 0..1);
-    told.recv_timeout(PATIENCE).unwrap();
+    reported.recv_timeout(PATIENCE).unwrap();
     let late = running.rejoin(crate::common::CHANNEL, Start::Oldest);
     assert!(matches!(late, Err(CommandError::Late { .. })), "{late:?}");
     drop(held);
@@ -589,7 +592,7 @@ fn join_of_own_thread_is_refused() {
     let publisher = Publisher::start();
     let subscriber = publisher.subscriber().channel("all").build().unwrap();
     let own: Arc<Mutex<Option<Running>>> = Arc::default();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let itself = Arc::clone(&own);
     let running = subscriber.run_pinned(core(), IDLE, move |_| {
         if let Some(running) = itself.lock().unwrap().take() {
@@ -598,7 +601,7 @@ fn join_of_own_thread_is_refused() {
     });
     *own.lock().unwrap() = Some(running.unwrap());
     publisher.quotes(1, 0..1);
-    let joined = told.recv_timeout(PATIENCE).unwrap();
+    let joined = reported.recv_timeout(PATIENCE).unwrap();
     assert_eq!(joined.unwrap_err(), JoinError::OwnThread);
 }
 

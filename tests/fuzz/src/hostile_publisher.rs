@@ -144,7 +144,7 @@ impl Run {
             5 => self.grant(path, input),
             6 | 7 => {
                 let bytes = self.datagram(input);
-                self.say(path, &Message::Datagram(&bytes));
+                self.send(path, &Message::Datagram(&bytes));
             }
             8..=13 => {
                 let bytes = self.datagram(input);
@@ -320,7 +320,7 @@ impl Run {
             answered_at: Nanos(self.number(input)),
             ended: flags & 1 != 0,
         };
-        self.say(path, &Message::Status(status));
+        self.send(path, &Message::Status(status));
     }
 
     fn refused(&mut self, path: Path, input: &mut Bytes<'_>) {
@@ -343,7 +343,7 @@ impl Run {
             oldest: Sequence(oldest),
             oldest_record: RecordNumber(record),
         };
-        self.say(path, &Message::Refused(refused));
+        self.send(path, &Message::Refused(refused));
     }
 
     fn grant(&mut self, path: Path, input: &mut Bytes<'_>) {
@@ -362,7 +362,7 @@ impl Run {
             tokens,
             cursor: (flags & 2 != 0).then_some(access(cursor, CURSOR_LEN as u64)),
         };
-        self.say(path, &Message::Grant(grant));
+        self.send(path, &Message::Grant(grant));
     }
 
     /// Sends a frame of any type with any body.
@@ -519,7 +519,7 @@ impl Run {
         panic!("an inbox of {INBOX_LEN_MAX} bytes holds less than {POLLS_MAX} datagrams");
     }
 
-    fn say(&mut self, path: Path, message: &Message<'_>) {
+    fn send(&mut self, path: Path, message: &Message<'_>) {
         self.give(SubscriberInput::message(path, CHANNEL, message));
     }
 

@@ -12,9 +12,9 @@ mod control;
 pub mod corpus;
 mod datagram;
 mod feeds;
-mod flight_record;
 mod held;
 mod hostile_publisher;
+mod journal;
 mod mapped;
 mod mutation;
 #[path = "../../../reliability/tests/pair/mod.rs"]
@@ -32,8 +32,8 @@ pub use config::config;
 pub use control::control;
 pub use datagram::datagram;
 pub use feeds::{iex_deep, iex_tops, itch, moldudp64};
-pub use flight_record::flight_record;
 pub use hostile_publisher::hostile_publisher;
+pub use journal::journal;
 pub use mapped::mapped;
 pub use mutation::Mutation;
 pub use receive_core::receive_core;
@@ -99,8 +99,8 @@ pub const TARGETS: [Target; 14] = [
         run: hostile_publisher,
     },
     Target {
-        name: "flight_record",
-        run: flight_record,
+        name: "journal",
+        run: journal,
     },
     Target {
         name: "admin",

@@ -24,11 +24,11 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 #[derive(Parser)]
 struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Command,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Command {
     /// Lists the targets.
     List,
     /// Writes the first inputs of the corpus anew.
@@ -64,14 +64,14 @@ enum What {
 
 fn main() -> ExitCode {
     match Args::parse().what {
-        What::List => {
+        Command::List => {
             for target in TARGETS {
                 println!("{}", target.name);
             }
             ExitCode::SUCCESS
         }
-        What::Corpus => done(corpus::write()),
-        What::Run { target, files } => with(&target, |target| {
+        Command::Corpus => done(corpus::write()),
+        Command::Run { target, files } => with(&target, |target| {
             for file in &files {
                 println!("{}: {}", target.name, file.display());
                 target.take(&fs::read(file)?);
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
             }
             Ok(true)
         }),
-        What::Mutate {
+        Command::Mutate {
             target,
             seconds,
             seed,
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
             mutate(target, Duration::from_secs(seconds), seed, &keep)
         }),
         #[cfg(feature = "afl")]
-        What::Afl { target } => with(&target, |target| {
+        Command::Afl { target } => with(&target, |target| {
             afl::fuzz!(|bytes: &[u8]| { target.take(bytes) });
             Ok(true)
         }),
@@ -150,7 +150,7 @@ fn mutate(target: Target, span: Duration, seed: u64, keep: &Path) -> io::Result<
         }
     }
     fs::remove_file(keep)?;
-    println!("{}, seed {seed}", told(target, &executions, begun));
+    println!("{}, seed {seed}", reported(target, &executions, begun));
     Ok(true)
 }
 
@@ -172,12 +172,12 @@ fn watch(target: Target, executions: &AtomicU64, begun: Instant, keep: &Path) {
         }
         if told_at.elapsed() >= TELL_EVERY {
             told_at = Instant::now();
-            println!("{} so far", told(target, executions, begun));
+            println!("{} so far", reported(target, executions, begun));
         }
     }
 }
 
-fn told(target: Target, executions: &AtomicU64, begun: Instant) -> String {
+fn reported(target: Target, executions: &AtomicU64, begun: Instant) -> String {
     let executions = executions.load(Ordering::Relaxed);
     let rate = executions as f64 / begun.elapsed().as_secs_f64();
     format!(

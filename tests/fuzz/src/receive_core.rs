@@ -386,8 +386,8 @@ impl Run {
             assert!(self.world.core.ended(), "everything settles in the end");
             assert_eq!(self.world.counters().missing_open.get(), 0);
         }
-        let told = self.world.losses();
-        let known: u64 = told.iter().filter_map(|loss| loss.records).sum();
+        let reported = self.world.losses();
+        let known: u64 = reported.iter().filter_map(|loss| loss.records).sum();
         assert_eq!(known, self.world.counters().lost_records.get(), "lost");
         self.line_is_over(self.publisher.next_record - 1);
         if !self.lied_to {

@@ -1,6 +1,6 @@
 //! Rings and records that a publisher and a subscriber leave in memory, and the damage that an input does.
 
-use tickcast_journal::layout::{JournalOrigin, JournalSide, RECORD_LEN_MIN};
+use tickcast_journal::layout::{JOURNAL_LEN_MIN, JournalOrigin, JournalSide};
 use tickcast_journal::{JournalWriter, JournaledPublisher};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
@@ -47,12 +47,12 @@ pub(crate) fn geometry() -> Geometry {
     Geometry::new(Geometry::SLOT_LEN_MIN, Geometry::SLOTS_MIN).expect("the least is possible")
 }
 
-/// Returns the used part of a publisher's and a subscriber's flight record. The subscriber followed the
+/// Returns the used part of a publisher's and a subscriber's journal. The subscriber followed the
 /// publisher, lost some datagrams, and asked for them.
 pub(crate) fn records() -> [Vec<u8>; 2] {
     let mut publisher = JournaledPublisher::new(publisher());
-    publisher.record(recorder(JournalSide::Publisher));
-    let mut subscriber = pair::subscriber(geometry(), Some(recorder(JournalSide::Subscriber)));
+    publisher.keep_journal(journal(JournalSide::Publisher));
+    let mut subscriber = pair::subscriber(geometry(), Some(journal(JournalSide::Subscriber)));
     let on = &mut |_: Item<'_>| {};
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
@@ -101,13 +101,10 @@ pub(crate) fn records() -> [Vec<u8>; 2] {
         }
     }
     publisher.end(now(41)).expect("the end");
-    let of = |recorder: Option<Box<JournalWriter>>| {
-        recorder.map_or_else(Vec::new, |recorder| used(&recorder.into_bytes()))
+    let of = |journal: Option<Box<JournalWriter>>| {
+        journal.map_or_else(Vec::new, |journal| used(&journal.into_bytes()))
     };
-    [
-        of(publisher.stop_recording()),
-        of(subscriber.stop_recording()),
-    ]
+    [of(publisher.take_journal()), of(subscriber.take_journal())]
 }
 
 fn now(n: u64) -> Now {
@@ -115,13 +112,13 @@ fn now(n: u64) -> Now {
     Now { monotonic, utc }
 }
 
-fn recorder(side: JournalSide) -> JournalWriter {
+fn journal(side: JournalSide) -> JournalWriter {
     let origin = JournalOrigin {
         name: "fuzzed".into(),
         side,
         ..JournalOrigin::default()
     };
-    JournalWriter::new(Box::new(vec![0; RECORD_LEN_MIN]), &origin).expect("a record")
+    JournalWriter::new(Box::new(vec![0; JOURNAL_LEN_MIN]), &origin).expect("a record")
 }
 
 /// Returns the head of a record and the used part of its first segment, as the only segment

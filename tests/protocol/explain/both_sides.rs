@@ -1,4 +1,4 @@
-//! Losses at the publisher or behind it. Telling them apart takes the publisher's flight record beside the
+//! Losses at the publisher or behind it. Telling them apart takes the publisher's journal beside the
 //! subscriber's.
 
 use std::collections::BTreeSet;
@@ -98,9 +98,9 @@ fn refused_send_is_named_with_its_line() {
     both.subscriber.repair(16..=16);
     let explained = both.explain();
     let findings = explained.1[0].findings.iter();
-    let told: Vec<_> = findings.map(|it| (it.sequences, it.origin)).collect();
+    let reported: Vec<_> = findings.map(|it| (it.sequences, it.origin)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             (range(13, 14), Origin::SendRefused(A)),
             (range(16, 16), Origin::WireOrUplink)
@@ -172,7 +172,7 @@ fn sealed_but_unsent_at_death_is_named() {
 fn source_loss_is_named_on_both_sides_with_reason() {
     for (reason, origin) in [
         (SourceLossReason::Gap, Origin::SourceLine),
-        (SourceLossReason::Overflow, Origin::FeedHop),
+        (SourceLossReason::Overflow, Origin::FeedQueue),
         (SourceLossReason::Malformed, Origin::SourceUnreadable),
     ] {
         let mut both = both(1);
@@ -232,7 +232,7 @@ fn queue_overflow_reports_publish_stall() {
         both.send();
         let (_, [_, publisher]) = both.explain();
         let found = only(&publisher);
-        assert_eq!(found.origin, Origin::FeedHop);
+        assert_eq!(found.origin, Origin::FeedQueue);
         assert_eq!(found.stalled_for, stalled.map(Nanos::from_ms));
     }
 }
@@ -271,7 +271,7 @@ fn oversize_message_differs_from_full_queue() {
     both.seal(1);
     both.send();
     let explained = both.explain();
-    assert_eq!(origins(&explained), [Origin::FeedHop, Origin::Oversize]);
+    assert_eq!(origins(&explained), [Origin::FeedQueue, Origin::Oversize]);
     assert_eq!(only(&explained.1[1]).origin, Origin::Oversize);
 }
 

@@ -1,4 +1,4 @@
-//! Staged losses, and the explanations that flight records give of them.
+//! Staged losses, and the explanations that journals give of them.
 
 mod both_sides;
 mod one_record;

@@ -1,10 +1,10 @@
-//! Losses staged one by one, each in another place. The flight record of each says where it was and how it
+//! Losses staged one by one, each in another place. The journal of each says where it was and how it
 //! ended, and its findings add up to the counters.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
-use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
+use tickcast_journal::layout::{FILE_HEAD_LEN, JOURNAL_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
     Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, Journaled, Note, replay,
 };
@@ -269,8 +269,8 @@ fn window_full_drop_is_found_among_losses() {
         };
         let every_other = |first: u64| (first..=40).step_by(2).collect::<Vec<_>>();
         assert_eq!(lost(Origin::WindowFull), every_other(30), "{explained:#?}");
-        let on_the_way = [vec![13], every_other(29)].concat();
-        assert_eq!(lost(Origin::WireOrSendQueue), on_the_way, "{explained:#?}");
+        let on_path = [vec![13], every_other(29)].concat();
+        assert_eq!(lost(Origin::WireOrSendQueue), on_path, "{explained:#?}");
     }
 }
 
@@ -415,7 +415,7 @@ fn gap_during_group_join_is_not_wire_loss() {
 fn source_loss_event_names_its_origin() {
     for (reason, origin) in [
         (SourceLossReason::Gap, Origin::SourceLineOrInput),
-        (SourceLossReason::Overflow, Origin::FeedHop),
+        (SourceLossReason::Overflow, Origin::FeedQueue),
         (SourceLossReason::Malformed, Origin::SourceUnreadable),
     ] {
         let mut stage = Stage::new(ordered(), 1);
@@ -554,12 +554,14 @@ fn line_and_repair_in_reporting_poll_were_late() {
     }
     assert_eq!(stage.counted("duplicates"), 17);
     let explained = stage.explain();
-    let told = explained.findings.iter();
-    let told: Vec<_> = told.map(|it| (it.sequences, it.origin, it.fate)).collect();
+    let reported = explained.findings.iter();
+    let reported: Vec<_> = reported
+        .map(|it| (it.sequences, it.origin, it.fate))
+        .collect();
     let by = |how| (Origin::Late(A), Fate::Came(how));
     let ((late, on_line), (_, repaired)) = (by(How::OtherLine(A)), by(How::Repair));
     assert_eq!(
-        told,
+        reported,
         [
             (range(17, 17), late, on_line),
             (range(18, 34), late, repaired)
@@ -576,10 +578,10 @@ fn unvouched_line_datagram_was_not_lost_on_wire() {
     assert_eq!(stage.counted("sequence_jump_dropped"), 1);
     stage.status(70_000);
     let explained = stage.explain();
-    let told = explained.findings.iter();
-    let told: Vec<_> = told.map(|it| (it.sequences, it.origin)).collect();
+    let reported = explained.findings.iter();
+    let reported: Vec<_> = reported.map(|it| (it.sequences, it.origin)).collect();
     assert_eq!(
-        told,
+        reported,
         [
             (range(13, 69_999), Origin::WireOrSendQueue),
             (range(70_000, 70_000), Origin::Late(A))
@@ -969,24 +971,24 @@ fn full_nack_is_recorded_whole() {
 fn truncated_nack_record_claims_nothing_more() {
     let explained = lose_every_other(900);
     let findings = || explained.findings.iter();
-    let told = findings().filter(|it| it.asked > 0).count();
-    assert!((250..900).contains(&told), "{told} of 900");
+    let reported = findings().filter(|it| it.asked > 0).count();
+    assert!((250..900).contains(&reported), "{reported} of 900");
     assert!(findings().all(|it| it.asked_more), "{explained:#?}");
 }
 
 #[test]
 fn record_without_datagrams_never_replaces_earlier_one() {
-    let name = format!("tickcast-explanations-{}.flight", std::process::id());
+    let name = format!("tickcast-explanations-{}.journal", std::process::id());
     let path = std::path::Path::new("/dev/shm").join(name);
-    let before = path.with_extension("flight.before");
+    let before = path.with_extension("journal.before");
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     let outage = stage.bytes_of_record();
     std::fs::write(&path, &outage).unwrap();
     // Restarted several times while the publisher is down.
     for _ in 0..3 {
-        let file = JournalFile::create(&path, RECORD_LEN_MIN).unwrap();
-        let recorder = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();
+        let file = JournalFile::create(&path, JOURNAL_LEN_MIN).unwrap();
+        let journal = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();
         let settings = SubscriberSettings {
             name: "in vain".into(),
             channels: Vec::new(),
@@ -994,7 +996,7 @@ fn record_without_datagrams_never_replaces_earlier_one() {
             seed: 1,
         };
         let mut core = Journaled::new(SubscriberCore::new(settings, Nanos::ZERO));
-        core.record(recorder);
+        core.keep_journal(journal);
         core.handle(
             Nanos::from_ms(1),
             SubscriberInput::Timeout,

@@ -7,7 +7,7 @@
 //! 1. `planted`: the deliberate bugs, and the seeds that find them
 //! 2. `grid`: the measured cost of loss
 //! 3. `exhaustive`: every order of a few events
-//! 4. `journal`: flight records of runs, replayed
+//! 4. `journal`: journals of runs, replayed
 //! 5. `world`: one run: it drives the actors, applies incidents, and runs the checks
 //! 6. `report`: totals over runs
 //! 7. `actors`: publishers, subscribers, standbys

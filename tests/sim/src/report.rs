@@ -94,7 +94,7 @@ pub struct Tally {
     /// Requests for a STATUS that were due before a deadline and sent in time.
     pub confirmed_in_time: u64,
     /// Number of cases that each other check examined, by check.
-    pub looked_at: BTreeMap<&'static str, u64>,
+    pub checked: BTreeMap<&'static str, u64>,
 }
 
 /// The repaired sequences and the time that repair took.
@@ -161,8 +161,8 @@ impl Tally {
     }
 
     /// Adds `times` to the number of cases that a check examined.
-    pub(crate) fn looked_at(&mut self, what: &'static str, times: u64) {
-        *self.looked_at.entry(what).or_default() += times;
+    pub(crate) fn checked(&mut self, what: &'static str, times: u64) {
+        *self.checked.entry(what).or_default() += times;
     }
 
     /// Adds the counters of a publisher.
@@ -247,8 +247,8 @@ impl Tally {
         self.asked_in_time += other.asked_in_time;
         self.given_up_in_time += other.given_up_in_time;
         self.confirmed_in_time += other.confirmed_in_time;
-        for (what, times) in &other.looked_at {
-            *self.looked_at.entry(what).or_default() += times;
+        for (what, times) in &other.checked {
+            *self.checked.entry(what).or_default() += times;
         }
         for (cause, lost) in &other.unrecoverable {
             *self.unrecoverable.entry(cause.clone()).or_default() += lost;
@@ -387,7 +387,7 @@ impl std::fmt::Display for Summary {
             "unrecoverable  {:?}, {} losses of unknown size",
             t.unrecoverable, t.losses_of_unknown_size
         )?;
-        writeln!(f, "looked at      {:?}", t.looked_at)?;
+        writeln!(f, "checked        {:?}", t.checked)?;
         writeln!(f, "faults         {:?}", self.faults)?;
         writeln!(f, "violations     {}", self.violations)?;
         write!(f, "wall           {:.1} s", self.wall_seconds)

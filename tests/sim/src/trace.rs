@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
 
 use tickcast_reliability::delivery::LossCause;
-use tickcast_reliability::delivery::{Event as Told, Item};
+use tickcast_reliability::delivery::{Event as Reported, Item};
 use tickcast_reliability::types::Nanos;
 
 /// Number of the last lines that are kept, to be shown beside a violation.
@@ -124,38 +124,38 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
         }
         Item::Event(position, event) => {
             let (what, a, b) = match event {
-                Told::Joined { after } => ("joined", after.0, position.epoch.0),
-                Told::Live => ("live", position.sequence.0, 0),
-                Told::GapRecovered {
+                Reported::Joined { after } => ("joined", after.0, position.epoch.0),
+                Reported::Live => ("live", position.sequence.0, 0),
+                Reported::GapRecovered {
                     first, sequences, ..
                 } => ("recovered", first.0, *sequences),
-                Told::Lost(loss) => ("lost", loss.sequences.first.0, loss.sequences.last.0),
-                Told::Stream(_) => ("event", position.sequence.0, 0),
-                Told::EpochChanged { from, to } => ("epoch", from.0, to.0),
-                Told::EpochContinued { to, last, .. } => ("continued", to.0, last.0),
-                Told::EndOfSession => ("end", position.sequence.0, 0),
-                Told::Stale => ("stale", 0, 0),
-                Told::Recovered => ("recovered", 0, 0),
-                Told::PublisherDead => ("dead", 0, 0),
-                Told::LineDown(line) => ("line-down", line.0.into(), 0),
-                Told::LineUp(line) => ("line-up", line.0.into(), 0),
-                Told::RepairLinkUp => ("link-up", 0, 0),
-                Told::RepairLinkDown(_) => ("link-down", 0, 0),
-                Told::MulticastLost => ("multicast-lost", 0, 0),
-                Told::MulticastRestored => ("multicast-restored", 0, 0),
-                Told::FencingViolation { sequence, .. } => ("fencing", sequence.0, 0),
-                Told::RolledBack { after, records } => ("rolled-back", after.0, *records),
+                Reported::Lost(loss) => ("lost", loss.sequences.first.0, loss.sequences.last.0),
+                Reported::Stream(_) => ("event", position.sequence.0, 0),
+                Reported::EpochChanged { from, to } => ("epoch", from.0, to.0),
+                Reported::EpochContinued { to, last, .. } => ("continued", to.0, last.0),
+                Reported::EndOfSession => ("end", position.sequence.0, 0),
+                Reported::Stale => ("stale", 0, 0),
+                Reported::Recovered => ("recovered", 0, 0),
+                Reported::PublisherDead => ("dead", 0, 0),
+                Reported::LineDown(line) => ("line-down", line.0.into(), 0),
+                Reported::LineUp(line) => ("line-up", line.0.into(), 0),
+                Reported::RepairLinkUp => ("link-up", 0, 0),
+                Reported::RepairLinkDown(_) => ("link-down", 0, 0),
+                Reported::MulticastLost => ("multicast-lost", 0, 0),
+                Reported::MulticastRestored => ("multicast-restored", 0, 0),
+                Reported::FencingViolation { sequence, .. } => ("fencing", sequence.0, 0),
+                Reported::RolledBack { after, records } => ("rolled-back", after.0, *records),
                 _ => ("told", 0, 0),
             };
             trace.note(now, what, number, a, b);
             match event {
-                Told::Lost(loss) => {
+                Reported::Lost(loss) => {
                     let cause = LossCause::ALL.iter().position(|of| *of == loss.cause);
                     let cause = cause.map_or(u64::MAX, |at| at as u64);
                     let records = loss.records.unwrap_or(u64::MAX);
                     trace.note(now, "lost-for", number, cause, records);
                 }
-                Told::GapRecovered { took, .. } => trace.note(now, "took", number, took.0, 0),
+                Reported::GapRecovered { took, .. } => trace.note(now, "took", number, took.0, 0),
                 _ => {}
             }
         }
@@ -170,7 +170,7 @@ mod tests {
         ChannelId, Epoch, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
     };
 
-    fn hash_of(event: &Told) -> u64 {
+    fn hash_of(event: &Reported) -> u64 {
         let position = Position {
             channel: ChannelId(7),
             epoch: Epoch(1),
@@ -192,14 +192,14 @@ mod tests {
     #[test]
     fn runs_with_other_causes_or_times_differ_in_log() {
         let lost = |cause, records| {
-            hash_of(&Told::Lost(Loss {
+            hash_of(&Reported::Lost(Loss {
                 sequences: SequenceRange::one(Sequence(5)),
                 records,
                 cause,
             }))
         };
         let took = |took| {
-            hash_of(&Told::GapRecovered {
+            hash_of(&Reported::GapRecovered {
                 first: Sequence(5),
                 sequences: 1,
                 took: Nanos(took),

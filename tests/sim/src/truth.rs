@@ -140,7 +140,12 @@ impl Truth {
 
     /// Records that an epoch was opened that continues another: its records have the same content.
     /// Returns `None`, without effect, when the other epoch was never opened.
-    pub fn go_on(&mut self, channel: ChannelId, epoch: Epoch, link: Link) -> Option<ContentKey> {
+    pub fn continue_epoch(
+        &mut self,
+        channel: ChannelId,
+        epoch: Epoch,
+        link: Link,
+    ) -> Option<ContentKey> {
         let key = self.of(channel, link.from).first()?.key;
         self.open(channel, epoch, (link.last.next(), link.next_record));
         self.ring_mut(channel, epoch, 0)?.key = key;

@@ -116,16 +116,16 @@ fn run(mut command: Command) -> Result<String, String> {
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     };
-    let (mut said, mut told) = (String::new(), String::new());
+    let (mut said, mut reported) = (String::new(), String::new());
     if let Some(mut stdout) = child.stdout.take() {
         let _ = stdout.read_to_string(&mut said);
     }
     if let Some(mut stderr) = child.stderr.take() {
-        let _ = stderr.read_to_string(&mut told);
+        let _ = stderr.read_to_string(&mut reported);
     }
     match status.success() {
         true => Ok(said),
-        false => Err(format!("{status}: {}", told.trim())),
+        false => Err(format!("{status}: {}", reported.trim())),
     }
 }
 

@@ -21,12 +21,12 @@ const DEEP: u16 = 0x8004;
 
 /// Reads the decoder's output, as a publisher would.
 #[derive(Default)]
-struct Told {
+struct Reported {
     bytes: usize,
     incidents: u64,
 }
 
-impl Sink for Told {
+impl Sink for Reported {
     #[inline]
     fn message(&mut self, _: SourcePosition, records: &RecordBatch) {
         self.bytes += records.bytes().len();
@@ -43,7 +43,7 @@ struct Decoding {
     packets: Vec<Vec<u8>>,
     /// Packets that are decoded before a run.
     before: usize,
-    told: Told,
+    reported: Reported,
 }
 
 impl Decoding {
@@ -53,13 +53,16 @@ impl Decoding {
             format,
             packets,
             before,
-            told: Told::default(),
+            reported: Reported::default(),
         };
         steps(decoding, Self::prepare, Self::run)
     }
 
     fn prepare(&mut self) {
-        assert_eq!(self.told.incidents, 0, "the packets are in order and whole");
+        assert_eq!(
+            self.reported.incidents, 0,
+            "the packets are in order and whole"
+        );
         self.decoder = decoder(self.format);
         self.decode(0..self.before);
     }
@@ -76,7 +79,7 @@ impl Decoding {
                 received_at: UTC,
                 payload,
             };
-            self.decoder.packet(packet, &mut self.told);
+            self.decoder.packet(packet, &mut self.reported);
         }
     }
 }

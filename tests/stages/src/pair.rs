@@ -172,12 +172,12 @@ impl Pair {
         Self::over(ring(1))
     }
 
-    /// Returns a pair over a ring in memory, whose subscriber keeps a flight record.
-    pub(crate) fn recorded() -> Self {
+    /// Returns a pair over a ring in memory, whose subscriber keeps a journal.
+    pub(crate) fn journaled() -> Self {
         let mut pair = Self::new();
         let area = Box::new(vec![0; 64 << 20]);
-        let recorder = JournalWriter::new(area, &JournalOrigin::default()).expect("there is room");
-        pair.subscriber.record(recorder);
+        let journal = JournalWriter::new(area, &JournalOrigin::default()).expect("there is room");
+        pair.subscriber.keep_journal(journal);
         pair
     }
 

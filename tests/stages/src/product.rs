@@ -21,7 +21,7 @@ const SOCKET_BYTES: usize = 4 << 20;
 const LOOKS_MAX: u32 = 1_000_000;
 const CHANNEL: &str = "all";
 
-/// The side that keeps a flight record.
+/// The side that keeps a journal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Publisher,
@@ -49,11 +49,11 @@ impl Product {
                 "send_buffer_bytes": SOCKET_BYTES,
             }),
         };
-        let flight_record = match recorded {
+        let journal = match recorded {
             Some(Side::Publisher) => json!({ "directory": folder.path() }),
             _ => Value::Null,
         };
-        let publisher = publisher(&fan_out, &flight_record);
+        let publisher = publisher(&fan_out, &journal);
         let mut builder = Subscriber::builder(publisher.control_address().to_string())
             .name("stages")
             .channel(CHANNEL)
@@ -133,13 +133,13 @@ impl Product {
     }
 }
 
-fn publisher(fan_out: &Value, flight_record: &Value) -> InlinePublisher {
+fn publisher(fan_out: &Value, journal: &Value) -> InlinePublisher {
     let slots = geometry().slots();
     let config = json!({
         "name": "stages",
         "control": "127.0.0.1:0",
         "interface": "127.0.0.1",
-        "flight_record": flight_record,
+        "journal": journal,
         "inputs": [],
         "channels": [{
             "id": 1, "name": CHANNEL, "slot_len": geometry().slot_len(), "slots": slots,
@@ -170,8 +170,8 @@ pub(crate) fn udp_runs() -> Opened {
     )
 }
 
-/// Over UDP multicast, with a flight record of the subscriber.
-pub(crate) fn recorded() -> Opened {
+/// Over UDP multicast, with a journal of the subscriber.
+pub(crate) fn journaled() -> Opened {
     has_runs()?;
     steps(
         Product::open(Transport::Udp, Some(Side::Subscriber)),
@@ -180,8 +180,8 @@ pub(crate) fn recorded() -> Opened {
     )
 }
 
-/// Over UDP multicast, with the flight records of a publisher: of its channel, and of repair.
-pub(crate) fn recorded_publisher() -> Opened {
+/// Over UDP multicast, with the journals of a publisher: of its channel, and of repair.
+pub(crate) fn journaled_publisher() -> Opened {
     has_runs()?;
     steps(
         Product::open(Transport::Udp, Some(Side::Publisher)),

@@ -1,5 +1,5 @@
 //! Publishing through a channel's core as its driver does: messages in, sealed datagrams out in lots,
-//! with and without a flight record.
+//! with and without a journal.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Publishing {
 }
 
 impl Publishing {
-    fn new(is_recorded: bool) -> Self {
+    fn new(is_journaled: bool) -> Self {
         let now = Now {
             monotonic: Nanos::from_secs(100),
             utc: UTC,
@@ -33,14 +33,14 @@ impl Publishing {
         let config = PublisherConfig::default();
         let core = PublisherCore::new(config, ring(1), Arc::default(), now.monotonic);
         let mut publisher = JournaledPublisher::new(core);
-        if is_recorded {
+        if is_journaled {
             let origin = JournalOrigin {
                 began: now.monotonic,
                 side: JournalSide::Publisher,
                 ..JournalOrigin::default()
             };
             let area = Box::new(vec![0; 64 << 20]);
-            publisher.record(JournalWriter::new(area, &origin).expect("there is room"));
+            publisher.keep_journal(JournalWriter::new(area, &origin).expect("there is room"));
         }
         Self {
             publisher,
@@ -89,8 +89,8 @@ pub(crate) fn full() -> Opened {
     steps(Publishing::new(false), |_| (), |it| it.run(RECORDS, LOT))
 }
 
-/// Like [`full`], with a flight record.
-pub(crate) fn recorded_full() -> Opened {
+/// Like [`full`], with a journal.
+pub(crate) fn journaled_full() -> Opened {
     steps(Publishing::new(true), |_| (), |it| it.run(RECORDS, LOT))
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn one() -> Opened {
     steps(Publishing::new(false), |_| (), |it| it.run(1, 1))
 }
 
-/// Like [`one`], with a flight record.
-pub(crate) fn recorded_one() -> Opened {
+/// Like [`one`], with a journal.
+pub(crate) fn journaled_one() -> Opened {
     steps(Publishing::new(true), |_| (), |it| it.run(1, 1))
 }

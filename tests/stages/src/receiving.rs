@@ -66,15 +66,15 @@ pub(crate) fn one() -> Opened {
     fair(1, |it| it.run(Pair::deliver))
 }
 
-/// Full datagrams, in order, with a flight record.
-pub(crate) fn recorded_in_order() -> Opened {
-    let receiving = Receiving::new(RECORDS.into(), Pair::recorded());
+/// Full datagrams, in order, with a journal.
+pub(crate) fn journaled_in_order() -> Opened {
+    let receiving = Receiving::new(RECORDS.into(), Pair::journaled());
     steps(receiving, Receiving::prepare, |it| it.run(Pair::deliver))
 }
 
-/// Datagrams of one record, in order, with a flight record.
-pub(crate) fn recorded_one() -> Opened {
-    let receiving = Receiving::new(1, Pair::recorded());
+/// Datagrams of one record, in order, with a journal.
+pub(crate) fn journaled_one() -> Opened {
+    let receiving = Receiving::new(1, Pair::journaled());
     steps(receiving, Receiving::prepare, |it| it.run(Pair::deliver))
 }
 

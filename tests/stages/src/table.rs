@@ -462,12 +462,12 @@ mod tests {
         table.rows[0].per = "datagram".to_owned();
         table.rows[1].stage = "write".to_owned();
         let faults = table.faults(&STAGES).join("\n");
-        for told in [
+        for reported in [
             "read: the stage is not",
             "write: there is no such",
             "pack: the table counts by",
         ] {
-            assert!(faults.contains(told), "{faults}");
+            assert!(faults.contains(reported), "{faults}");
         }
         table.rows[1] = table.rows[0].clone();
         assert!(table.faults(&STAGES).join("\n").contains("2 times"));
@@ -482,8 +482,8 @@ mod tests {
     #[test]
     fn stage_growth_or_manual_edit_needs_a_reason() {
         let refused = table().renewed(&STAGES, &counts(99.0, 50.0), &here(), "");
-        let told = "pack grew by 10.0 % (lowest: 100.0)".to_owned();
-        assert_eq!(refused, Err(vec![told]));
+        let reported = "pack grew by 10.0 % (lowest: 100.0)".to_owned();
+        assert_eq!(refused, Err(vec![reported]));
         let mut by_hand = table();
         by_hand.rows[1].ours = 55.0;
         assert!(by_hand.faults(&STAGES)[0].contains("no reason"));
@@ -513,8 +513,9 @@ mod tests {
         by_datagram[1].per = "datagram";
         let renewed = |reason| table().renewed(&by_datagram, &counts(90.0, 99.0), &here(), reason);
         let refused = renewed("").expect_err("it may have grown");
-        let told = "read counts by datagram and counted by record, so that growth can't be told";
-        assert_eq!(refused, [told]);
+        let reported =
+            "read counts by datagram and counted by record, so that growth can't be told";
+        assert_eq!(refused, [reported]);
         let anew = renewed("all records of one at once").expect("a reason");
         let Row { since, reason, .. } = &anew.rows[1];
         let said = "counted by record before: all records of one at once";
@@ -530,12 +531,12 @@ mod tests {
             ([51.0, 51.4], 52.9, "5.8 % (lowest: 50.0)", "so it is"),
             ([53.9, 54.4], 56.0, "5.9 % (lowest: 52.9)", "and so"),
         ];
-        for (small, last, told, reason) in steps {
+        for (small, last, reported, reason) in steps {
             for read in small {
                 table = read_renewed(&table, read, "").expect("3 % is allowed");
             }
             let refused = read_renewed(&table, last, "");
-            assert_eq!(refused, Err(vec![format!("read grew by {told}")]));
+            assert_eq!(refused, Err(vec![format!("read grew by {reported}")]));
             // A run that only compares fails too.
             let verdict = table.judge(&table.rows[1], &count(last, 0.0), &here());
             assert!(matches!(verdict, Some(Verdict::Grew(_))), "{verdict:?}");

@@ -252,7 +252,7 @@ fn readme_and_first_day_commands_all_work() {
         }
         end_session(&mut session);
     }
-    let _ = std::fs::remove_file("/dev/shm/one.flight");
+    let _ = std::fs::remove_file("/dev/shm/one.journal");
 }
 
 #[test]

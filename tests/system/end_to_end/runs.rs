@@ -57,8 +57,8 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
     let mut subscriber = change(builder).build().expect("a subscriber");
     let mut taken = Taken::default();
     let began = Instant::now();
-    let mut go_on = |publisher: &mut InlinePublisher,
-                     done: &dyn Fn(&Subscriber, &Taken) -> bool| {
+    let mut continue_run = |publisher: &mut InlinePublisher,
+                            done: &dyn Fn(&Subscriber, &Taken) -> bool| {
         while !done(&subscriber, &taken) {
             publisher.drive().expect("it sends");
             subscriber.poll_batches(&mut taken);
@@ -66,7 +66,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
         }
         taken.records.len() as u64
     };
-    go_on(&mut publisher, &|subscriber, taken| {
+    continue_run(&mut publisher, &|subscriber, taken| {
         taken.is_joined && subscriber.is_joined()
     });
     let (mut published, mut run) = (0, Vec::new());
@@ -83,7 +83,7 @@ fn arrives_whole(fan_out: &Value, change: impl FnOnce(SubscriberBuilder) -> Subs
         channel.publish(&alone, SourcePosition::new(0, published));
         drop(channel);
         let so_far = published;
-        go_on(&mut publisher, &|_, taken| {
+        continue_run(&mut publisher, &|_, taken| {
             taken.records.len() as u64 >= so_far
         });
     }

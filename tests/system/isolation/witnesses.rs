@@ -251,7 +251,7 @@ fn witnesses_miss_nothing_beside_stall_and_joins() {
         if n == 0 {
             usual = of;
         }
-        let told = of.iter().zip(usual).map(|(ns, usual)| {
+        let reported = of.iter().zip(usual).map(|(ns, usual)| {
             format!(
                 "{:8.1} us ({:5.2})",
                 *ns as f64 / 1e3,
@@ -260,7 +260,7 @@ fn witnesses_miss_nothing_beside_stall_and_joins() {
         });
         println!(
             "{name:>16}: {polls:>7} polls; p50, p99, p99.9, most, and as parts of before: {}",
-            told.collect::<Vec<_>>().join(" ")
+            reported.collect::<Vec<_>>().join(" ")
         );
     }
 }

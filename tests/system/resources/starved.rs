@@ -255,10 +255,10 @@ fn check_names_file_system_without_room() {
     std::fs::create_dir(&small).expect("a folder");
     let mut config = one_channel(&[free_group()], endless(1_000, 0));
     config["channels"][0]["slots"] = json!(1024);
-    config["flight_record"] = json!({ "directory": small.join("records"), "mib": 2 });
+    config["journal"] = json!({ "directory": small.join("records"), "mib": 2 });
     config["state_dir"] = json!(folder.path().join("state"));
     config["ring_dir"] = json!(small.join("rings"));
-    // A ring of 1.5 MiB and two flight records.
+    // A ring of 1.5 MiB and two journals.
     for (mib, is_told) in [(4, true), (8, false)] {
         let checked = with_a_small_file_system(&small, mib << 20, ":", &config, &["--check"]);
         let Some(output) = checked else {
@@ -266,12 +266,12 @@ fn check_names_file_system_without_room() {
         };
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{said}");
-        let told = format!(
+        let reported = format!(
             "{}: its file system has {} bytes left",
             small.display(),
             mib << 20
         );
-        assert_eq!(said.contains(&told), is_told, "{said}");
+        assert_eq!(said.contains(&reported), is_told, "{said}");
     }
 }
 

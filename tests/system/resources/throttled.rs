@@ -108,7 +108,7 @@ impl Drop for Signals {
     }
 }
 
-/// A listener in a process of its own, with a flight record.
+/// A listener in a process of its own, with a journal.
 struct Listener {
     child: Child,
     folder: TempDir,
@@ -127,7 +127,7 @@ impl Listener {
             ])
             .arg("--summary")
             .arg(folder.path().join("summary"))
-            .arg("--record")
+            .arg("--journal")
             .arg(folder.path().join("record"))
             .stdout(Stdio::null())
             .spawn();
@@ -156,7 +156,7 @@ fn recording(path: &Path) -> Journal {
     Journal::read(bytes).expect("it can be read")
 }
 
-/// Returns how many stalls a flight record contains.
+/// Returns how many stalls a journal contains.
 fn stalls(of: &Journal) -> usize {
     let entries = of.entries().map(|entry| entry.expect("it is whole"));
     entries
@@ -168,7 +168,7 @@ fn stalls(of: &Journal) -> usize {
 fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> {
     let records = tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written");
     let mut config = one_channel(&[free_group()], endless(2_000, 2));
-    config["flight_record"] = json!({ "directory": records.path() });
+    config["journal"] = json!({ "directory": records.path() });
     let publisher = Publisher::start(&config);
     let listener = Listener::start(&publisher);
     let mut followers = vec![Follower::new(publisher.subscriber().channel("all"))];
@@ -210,8 +210,8 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
     let count = |wanted: &Event| follower.events.iter().filter(|it| *it == wanted).count();
     assert_eq!(count(&Event::Stale), count(&Event::Recovered));
 
-    // Both flight records contain stalls, and the replay of the publisher's gives the same result.
-    let publishers = recording(&records.path().join("test.1.flight"));
+    // Both journals contain stalls, and the replay of the publisher's gives the same result.
+    let publishers = recording(&records.path().join("test.1.journal"));
     for record in [&record, &publishers] {
         assert!(stalls(record) > 0, "nobody stood still?");
     }

@@ -456,9 +456,9 @@ fn incomplete_restart_gives_no_digest_in_any_life() {
         assert_eq!(same, epoch);
         publisher = again;
         get_on(&mut followers, 500);
-        let (_, told) = publisher.get("/status");
-        let told: Value = serde_json::from_str(&told).expect("JSON");
-        let missing = &channel(&told)["digest_missing"];
+        let (_, reported) = publisher.get("/status");
+        let reported: Value = serde_json::from_str(&reported).expect("JSON");
+        let missing = &channel(&reported)["digest_missing"];
         assert_eq!(missing.is_null(), has_digest, "{missing}");
     }
     end(&publisher, &mut followers);
@@ -589,7 +589,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
         drive(&mut followers, |all| {
             all[0].last(1).is_some_and(|at| at.epoch.0 == epoch)
         });
-        let told = followers[0]
+        let reported = followers[0]
             .events
             .iter()
             .rev()
@@ -599,7 +599,7 @@ fn new_epoch_opens_for_foreign_or_damaged_ring() {
                 }) => Some((*reason, previous.0)),
                 _ => None,
             });
-        assert_eq!(told, Some((reason, before)), "{why}");
+        assert_eq!(reported, Some((reason, before)), "{why}");
     }
     // An ended session is not continued either.
     end(&publisher, &mut followers);

@@ -102,7 +102,7 @@ pub fn get_on(followers: &mut [Follower], more: u64) {
 }
 
 /// Returns a standby's own status.
-pub fn told(standby: &Publisher) -> Value {
+pub fn reported(standby: &Publisher) -> Value {
     let (status, text) = standby.get("/standby");
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).expect("JSON")
@@ -110,7 +110,7 @@ pub fn told(standby: &Publisher) -> Value {
 
 /// Polls until the standby has a mirror.
 pub fn until_it_mirrors(followers: &mut [Follower], standby: &Publisher) {
-    drive(followers, |_| told(standby)["state"] == "mirroring");
+    drive(followers, |_| reported(standby)["state"] == "mirroring");
 }
 
 /// Promotes the standby while polling. Returns the HTTP status and the answer.

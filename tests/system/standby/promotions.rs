@@ -118,7 +118,7 @@ fn round(how: How, drop: f64, seed: u64) -> Round {
 }
 
 /// Returns the shortest, median and longest time, in milliseconds.
-fn told(mut all: Vec<Duration>) -> String {
+fn reported(mut all: Vec<Duration>) -> String {
     all.sort_unstable();
     let ms = |span: Duration| format!("{:.1}", span.as_secs_f64() * 1_000.0);
     let (first, last) = (all[0], all[all.len() - 1]);
@@ -149,8 +149,8 @@ fn rounds(how: How, drop: f64) {
     println!(
         "{name}: {rounds} promotions, nothing lost or twice; ms without a record (shortest / median / longest): {}; \
          the command: {}; {repeated} records repeated in all",
-        told(black_outs),
-        told(commands)
+        reported(black_outs),
+        reported(commands)
     );
 }
 

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::pair::{following, get_on, pair, promote, records, refusal, told, until_it_mirrors};
+use super::pair::{following, get_on, pair, promote, records, refusal, reported, until_it_mirrors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_publisher::record::{RType, RecordHeader, TradeMsg};
@@ -107,20 +107,20 @@ impl Setting {
         loop {
             say(&mut self.of_a, &mut self.of_b, sequence);
             get_on(&mut self.followers, 1);
-            if done(&told(&self.b)) {
+            if done(&reported(&self.b)) {
                 break;
             }
             sequence += 1;
         }
         drive(&mut self.followers, |all| {
             let delivered = all[0].subscriber.channels()[0].delivered;
-            number(&told(&self.b)["channels"][0], "last") >= delivered.0
+            number(&reported(&self.b)["channels"][0], "last") >= delivered.0
         });
         sequence
     }
 
-    fn agreement(told: &Value) -> &Value {
-        &told["sources"][0]["publisher"]
+    fn agreement(reported: &Value) -> &Value {
+        &reported["sources"][0]["publisher"]
     }
 
     /// Returns the source losses that the follower was notified of.
@@ -159,7 +159,7 @@ fn standby_with_fewer_sessions_counts_as_publisher() {
         a.says(2, sequence);
         b.says(2, sequence);
     };
-    let last = it.say_until(1, both, |told| *Setting::agreement(told) == agrees);
+    let last = it.say_until(1, both, |reported| *Setting::agreement(reported) == agrees);
     until_it_mirrors(&mut it.followers, &it.b);
     it.a.kill();
     let more = last + 50;
@@ -194,7 +194,9 @@ fn standby_of_other_session_needs_force() {
         a.says(1, sequence);
         b.says(2, sequence);
     };
-    let mut last = it.say_until(1, others, |told| *Setting::agreement(told) == "differs");
+    let mut last = it.say_until(1, others, |reported| {
+        *Setting::agreement(reported) == "differs"
+    });
     let metrics = it.b.metrics_now();
     assert!(
         metrics.contains("tickcast_standby_differing_source 1"),
@@ -214,7 +216,7 @@ fn standby_of_other_session_needs_force() {
     it.a.kill();
     let why = refusal(&mut it.followers, &it.b, false);
     assert!(why.contains("A forced promotion"), "{why}");
-    assert_eq!(number(&told(&it.b)["channels"][0], "holes"), 0);
+    assert_eq!(number(&reported(&it.b)["channels"][0], "holes"), 0);
     let (status, promoted) = promote(&mut it.followers, &it.b, true);
     assert_eq!(
         (status, &promoted["reason"]),
@@ -246,10 +248,11 @@ fn uncompared_session_is_published_whole() {
     it.of_b.frame(SESSION, 1);
     (1..=30).for_each(|sequence| it.of_b.says(2, sequence + 1_000));
     let of_a = |a: &mut Handler, _: &mut Handler, sequence| a.says(1, sequence);
-    let has_all =
-        |told: &Value| number(told, "kept_messages") == 30 && told["state"] == "mirroring";
+    let has_all = |reported: &Value| {
+        number(reported, "kept_messages") == 30 && reported["state"] == "mirroring"
+    };
     let last = it.say_until(1, of_a, has_all);
-    assert_eq!(*Setting::agreement(&told(&it.b)), "unknown");
+    assert_eq!(*Setting::agreement(&reported(&it.b)), "unknown");
     it.a.kill();
     let (status, promoted) = promote(&mut it.followers, &it.b, false);
     assert_eq!(status, 200, "{promoted}\n{}", it.b.log());

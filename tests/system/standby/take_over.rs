@@ -12,7 +12,7 @@ use crate::authentication::authenticated;
 
 use super::pair::{
     RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,
-    standby_of, told, until_it_mirrors,
+    reported, standby_of, until_it_mirrors,
 };
 use serde_json::{Value, json};
 use tickcast_reliability::control::ChannelOffer;
@@ -57,7 +57,7 @@ fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
         channel(&summary)["sealed"],
         "the mirror had all that was sealed"
     );
-    drive(&mut followers, |_| told(&b)["state"] == "promoted");
+    drive(&mut followers, |_| reported(&b)["state"] == "promoted");
     get_on(&mut followers, 5_000);
     end(&b, &mut followers);
     let (ended, summary) = b.finish();
@@ -292,10 +292,10 @@ fn standby_with_late_feed_repeats_nothing() {
         value.map_or(0, |value| value.parse::<u64>().expect("a number"))
     };
     drive(&mut followers, |_| {
-        let told = told(&b);
-        let sources = &told["channels"][0]["sources"];
+        let reported = reported(&b);
+        let sources = &reported["channels"][0]["sources"];
         let mirrored = sources[0]["sequence"].as_u64().unwrap_or(0);
-        told["state"] == "mirroring" && mirrored > heard(&b) + 1_000
+        reported["state"] == "mirroring" && mirrored > heard(&b) + 1_000
     });
     a.kill();
     let (status, promoted) = promote(&mut followers, &b, false);
@@ -327,7 +327,7 @@ fn second_standby_follows_and_takes_over() {
     assert_eq!((status, &promoted["reason"]), (200, &json!("handed_over")));
     get_on(&mut followers, 2_000);
     drive(&mut followers, |_| {
-        told(&c)["channels"][0]["epoch"] == promoted["epoch"]
+        reported(&c)["channels"][0]["epoch"] == promoted["epoch"]
     });
     b.kill();
     let (status, again) = promote(&mut followers, &c, false);
@@ -354,8 +354,8 @@ fn hand_over_without_standby_keeps_publishing() {
         ("{}".into(), 400, "POST /promote to the standby"),
         ("".into(), 400, "POST /promote to the standby"),
     ] {
-        let (told, text) = a.command("/hand-over", &body);
-        assert_eq!(told, status, "{body}: {text}");
+        let (reported, text) = a.command("/hand-over", &body);
+        assert_eq!(reported, status, "{body}: {text}");
         assert!(text.contains(reason), "{body}: {text}");
     }
     let (status, text) = a.command("/promote", "{}");
@@ -445,7 +445,7 @@ fn standby_on_another_host_hands_over_with_token_only() {
     let mut wrong = start(&mut followers, "the-token-of-publisher-b");
     // That is known before the promotion.
     drive(&mut followers, |_| {
-        let problem = &told(&wrong)["commands_problem"];
+        let problem = &reported(&wrong)["commands_problem"];
         problem
             .as_str()
             .is_some_and(|it| it.contains("refuses the token"))
@@ -473,7 +473,7 @@ fn standby_on_another_host_hands_over_with_token_only() {
     wrong.kill();
     let b = start(&mut followers, "the-token-of-publisher-a");
     drive(&mut followers, |_| b.get("/readyz").0 == 200);
-    assert_eq!(told(&b)["commands_problem"], Value::Null);
+    assert_eq!(reported(&b)["commands_problem"], Value::Null);
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
     assert_eq!(promoted["reason"], "handed_over");
@@ -563,7 +563,7 @@ fn empty_or_changed_standby_is_never_promoted() {
     other["channels"][0]["slots"] = 4_096.into();
     let b = Publisher::start(&other);
     drive(&mut followers, |_| {
-        told(&b)["channels"][0]["problem"].is_string()
+        reported(&b)["channels"][0]["problem"].is_string()
     });
     for force in [false, true] {
         let why = refusal(&mut followers, &b, force);
@@ -575,7 +575,7 @@ fn empty_or_changed_standby_is_never_promoted() {
     let c = Publisher::start(&config);
     let why = refusal(&mut followers, &c, true);
     assert!(why.contains("channel all is not mirrored yet"), "{why}");
-    assert_eq!(told(&c)["state"], "joining");
+    assert_eq!(reported(&c)["state"], "joining");
     for standby in [b, c] {
         standby.terminate();
         let (ended, _) = standby.finish();
@@ -621,7 +621,7 @@ fn messages_evicted_by_standby_are_source_loss() {
     });
     let mut followers = following(&a, &b, &[None]);
     drive(&mut followers, |_| {
-        number(&told(&b), "evicted_messages") > 1_000
+        number(&reported(&b), "evicted_messages") > 1_000
     });
     get_on(&mut followers, 100);
     until_it_mirrors(&mut followers, &b);
@@ -693,8 +693,8 @@ fn promote_exit_code_reports_the_outcome() {
     );
     let (code, text) = run(&["--standby", &commands(&b), "--json"]);
     assert_eq!(code, Some(0));
-    let told: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(told["state"], "promoted");
+    let reported: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(reported["state"], "promoted");
     a.finish();
     get_on(&mut followers, 1_000);
     end(&b, &mut followers);
@@ -727,8 +727,8 @@ fn standby_series_exist_from_start_and_follow() {
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);
     drive(&mut followers, |_| {
-        let told = told(&b);
-        told["publisher_alive"] == true && number(&told["channels"][0], "last") > 100
+        let reported = reported(&b);
+        reported["publisher_alive"] == true && number(&reported["channels"][0], "last") > 100
     });
     assert!(b.metrics_now().contains("tickcast_standby_mirroring 1"));
     drive_for(&mut followers, Duration::from_millis(20));

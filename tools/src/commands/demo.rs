@@ -287,14 +287,14 @@ fn watch(
             .min();
         progress.show(slowest.unwrap_or(0), || {
             let published = ready.admin.and_then(published_at);
-            told(published, subscribers)
+            reported(published, subscribers)
         });
         sleep(Duration::from_millis(20));
     }
 }
 
 /// Returns one line of progress.
-fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
+fn reported(published: Option<u64>, subscribers: &[Watched]) -> String {
     let published = published.map(|n| format!("published {}", thousands(n)));
     let each = subscribers.iter().map(|subscriber| {
         let counts = subscriber.counts();

@@ -142,7 +142,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         passages = passed;
         checks
     } else if args.rdma {
-        let (mut checks, addresses) = rdma::look(args.interface.as_ref());
+        let (mut checks, addresses) = rdma::check(args.interface.as_ref());
         if args.selftest {
             let (more, tested) = selftests(&addresses, args);
             checks.extend(more);
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         }
         checks
     } else {
-        host::look(args.config.as_deref(), args.role, args.interface.as_ref())?
+        host::check(args.config.as_deref(), args.role, args.interface.as_ref())?
     };
     let report = Report {
         counts: Counts::of(&checks),

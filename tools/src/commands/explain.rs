@@ -1,5 +1,5 @@
 //! `tickcast explain`: reports where each missing datagram was lost and what happened to it, from the
-//! flight records of `tickcast listen --record`, subscribers and publishers. It can also replay a
+//! journals of `tickcast listen --journal`, subscribers and publishers. It can also replay a
 //! record through the core.
 
 mod entries;
@@ -27,7 +27,7 @@ use tickcast_tools::support::output::{Output, unknown_to_null};
 /// The records, and the part of them to report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Flight records. Records of several hosts separate the losses of one host from those of all; the
+    /// Journals. Records of several hosts separate the losses of one host from those of all; the
     /// publisher's records show what was sent.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -192,7 +192,7 @@ fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
-/// Reads a flight record.
+/// Reads a journal.
 ///
 /// # Errors
 /// Returns [`ToolError`] if the file can't be read, or is no record.
@@ -365,7 +365,7 @@ fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_journal::layout::RECORD_LEN_MIN;
+    use tickcast_journal::layout::JOURNAL_LEN_MIN;
     use tickcast_journal::{JournalWriter, Journaled, Note};
     use tickcast_reliability::session::{
         LinkTimers, SubscriberCore, SubscriberInput, SubscriberSettings,
@@ -391,14 +391,14 @@ mod tests {
             seed: 1,
         };
         let mut core = Journaled::new(SubscriberCore::new(settings, BEGAN));
-        let area = Box::new(vec![0; RECORD_LEN_MIN]);
-        core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
+        let area = Box::new(vec![0; JOURNAL_LEN_MIN]);
+        core.keep_journal(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
         core.handle(
             Nanos(BEGAN.0 + 1),
             SubscriberInput::Timeout,
             &mut |_: Item<'_>| (),
         );
-        let recording = core.stop_recording().unwrap().into_bytes();
+        let recording = core.take_journal().unwrap().into_bytes();
         let recording = Journal::read(recording).unwrap();
         let mut explanation = explain(std::slice::from_ref(&recording)).remove(0);
         let (words, unexplained, _) = replayed(&recording, &explanation, false);
@@ -428,16 +428,16 @@ mod tests {
             began_utc: BEGAN,
             ..JournalOrigin::default()
         };
-        let area = Box::new(vec![0; RECORD_LEN_MIN]);
-        core.record(JournalWriter::new(area, &origin).unwrap());
+        let area = Box::new(vec![0; JOURNAL_LEN_MIN]);
+        core.keep_journal(JournalWriter::new(area, &origin).unwrap());
         for seconds in [0, 5, 5, 10] {
             let at = BEGAN.after(Nanos::from_secs(seconds));
             core.handle(at, SubscriberInput::Timeout, &mut |_: Item<'_>| ());
             core.note(at, Note::Overrun(ChannelId(7), 1));
         }
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("overrun.flight");
-        std::fs::write(&file, core.stop_recording().unwrap().into_bytes()).unwrap();
+        let file = folder.path().join("overrun.journal");
+        std::fs::write(&file, core.take_journal().unwrap().into_bytes()).unwrap();
         let of = |gap, at: Option<&str>| {
             run(&Args {
                 files: vec![file.clone()],

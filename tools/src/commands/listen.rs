@@ -111,9 +111,9 @@ pub(crate) struct Args {
     /// Write a summary to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
-    /// Keep a flight record in this file on tmpfs, of this many MiB; `tickcast explain` reads it.
-    #[arg(long, value_name = "FILE[:MIB]", value_parser = recording)]
-    record: Option<(PathBuf, usize)>,
+    /// Keep a journal in this file on tmpfs, of this many MiB; `tickcast explain` reads it.
+    #[arg(long, value_name = "FILE[:MIB]", value_parser = journal_file)]
+    journal: Option<(PathBuf, usize)>,
     /// Append the latency of every channel and stage to this interval log (HdrHistogram log 1.3).
     #[arg(long, value_name = "FILE")]
     hlog: Option<PathBuf>,
@@ -193,19 +193,19 @@ struct Override {
     line: LineOverride,
 }
 
-/// Default size of a flight record, in MiB.
-const RECORD_MIB: usize = 64;
+/// Default size of a journal, in MiB.
+const JOURNAL_MIB: usize = 64;
 
 /// Reads `FILE` or `FILE:MIB`.
-fn recording(text: &str) -> Result<(PathBuf, usize), String> {
+fn journal_file(text: &str) -> Result<(PathBuf, usize), String> {
     let sized = text.rsplit_once(':').filter(|(file, _)| !file.is_empty());
     let (file, mib) = match sized.map(|(file, mib)| (file, mib.parse::<usize>())) {
         Some((file, Ok(mib))) => (file, mib),
-        _ => (text, RECORD_MIB),
+        _ => (text, JOURNAL_MIB),
     };
     match mib {
         2..=65_536 => Ok((file.into(), mib << 20)),
-        _ => Err(format!("a record can't have {mib} MiB; give 2 to 65536")),
+        _ => Err(format!("a journal can't have {mib} MiB; give 2 to 65536")),
     }
 }
 
@@ -334,7 +334,7 @@ fn describe(
     if let Some(name) = &args.name {
         builder = builder.name(name);
     }
-    if let Some((path, bytes)) = &args.record {
+    if let Some((path, bytes)) = &args.journal {
         builder = builder.journal(path, *bytes);
     }
     if let Some(path) = &args.hlog {

@@ -17,15 +17,15 @@ use tickcast_tools::support::output::{Output, unknown_to_null};
 use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::table::{span, thousands};
 
-/// The publishers and the flight records whose losses are printed.
+/// The publishers and the journals whose losses are printed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Addresses of admin ports.
-    #[arg(value_name = "HOST:PORT", required_unless_present = "flight")]
+    #[arg(value_name = "HOST:PORT", required_unless_present = "journals")]
     publishers: Vec<String>,
-    /// Print the losses of these flight records, too. They hold the place of each loss, and every repair.
+    /// Print the losses of these journals, too. They hold the place of each loss, and every repair.
     #[arg(long, value_name = "FILE", num_args = 1..)]
-    flight: Vec<PathBuf>,
+    journals: Vec<PathBuf>,
     /// Print only the losses of this subscriber.
     #[arg(long, value_name = "NAME")]
     subscriber: Option<String>,
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints the last losses that publishers know of, and those of flight records.
+/// Prints the last losses that publishers know of, and those of journals.
 ///
 /// # Errors
-/// Returns [`ToolError`] if a publisher does not answer, or a file is no flight record.
+/// Returns [`ToolError`] if a publisher does not answer, or a file is no journal.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let mut output = Output::stdout();
     let (mut is_whole, mut count) = (true, 0);
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
             }
         }
     }
-    let records = args.flight.iter().map(|file| open(file));
+    let records = args.journals.iter().map(|file| open(file));
     let records: Vec<Journal> = records.collect::<Result<_, _>>()?;
     for (record, explanation) in records.iter().zip(explain(&records)) {
         let name = &record.origin().name;
@@ -105,7 +105,7 @@ pub(crate) fn cause(loss: &Loss) -> String {
             other => format!("refused: {}", Plain(other)),
         },
         (None, 0) => "not requested: a deadline, no repair, or gone before".into(),
-        (None, _) => "missing at the subscriber; its flight record has the place".into(),
+        (None, _) => "missing at the subscriber; its journal has the place".into(),
     }
 }
 
@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(
             words,
             "2026-11-24T14:30:00.000000Z risk-1 (publisher a:7401), channel 1, epoch 5, sequences 40-42 \
-             (3): repaired by NACK after 1.25 ms, 2 requests; missing at the subscriber; its flight \
-             record has the place"
+             (3): repaired by NACK after 1.25 ms, 2 requests; missing at the subscriber; its \
+             journal has the place"
         );
         let mut lost = parsed(40, "lost");
         (lost.refused, lost.lost_records) = (Some("window".into()), Some(70));

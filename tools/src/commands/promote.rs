@@ -52,8 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
             "{address} gave no answer: {error}; give the standby's command socket or command port"
         ))
     })?;
-    let told: Option<Value> = serde_json::from_str(&answer).ok();
-    let Some(told) = told.filter(|told| told["state"].is_string()) else {
+    let reported: Option<Value> = serde_json::from_str(&answer).ok();
+    let Some(reported) = reported.filter(|reported| reported["state"].is_string()) else {
         let answer = answer.trim();
         return Err(ToolError::Usage(format!(
             "{address} is not a standby: it answered {status} {answer}"
@@ -61,14 +61,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     };
     let mut output = Output::stdout();
     if args.json {
-        output.line(&told)?;
+        output.line(&reported)?;
     } else {
-        for line in in_words(&told) {
+        for line in in_words(&reported) {
             output.line(line)?;
         }
     }
     output.flush()?;
-    Ok(Exit::whole_if(told["state"] == "promoted"))
+    Ok(Exit::whole_if(reported["state"] == "promoted"))
 }
 
 fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
@@ -86,19 +86,19 @@ fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
 }
 
 /// Returns the answer as text.
-fn in_words(told: &Value) -> Vec<String> {
-    if told["state"] != "promoted" {
-        let why = told["why"].as_str().unwrap_or_default();
+fn in_words(reported: &Value) -> Vec<String> {
+    if reported["state"] != "promoted" {
+        let why = reported["why"].as_str().unwrap_or_default();
         return vec![format!("not promoted: {why}")];
     }
-    let why = match told["reason"].as_str() {
+    let why = match reported["reason"].as_str() {
         Some("handed_over") => "its publisher handed over",
         Some("publisher_dead") => "its publisher is gone",
         _ => "by force",
     };
-    let (epoch, before) = (&told["epoch"], &told["continues"]);
+    let (epoch, before) = (&reported["epoch"], &reported["continues"]);
     let mut lines = vec![format!("promoted, {why}: epoch {epoch} continues {before}")];
-    for channel in told["channels"].as_array().into_iter().flatten() {
+    for channel in reported["channels"].as_array().into_iter().flatten() {
         let (id, last) = (&channel["channel"], &channel["last"]);
         lines.push(format!("channel {id}: continues after sequence {last}"));
     }

@@ -132,7 +132,7 @@ fn config(
         "threads": {"queue_batches": 1 << 14},
         "digest": true,
         "linger_ms": 30_000,
-        "flight_record": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),
+        "journal": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),
     })
 }
 
@@ -169,7 +169,7 @@ impl Publisher {
         Self::with("127.0.0.1:0", &simulator, 1 << 16, None)
     }
 
-    /// Publishes like [`Self::endless`], with flight records in this directory.
+    /// Publishes like [`Self::endless`], with journals in this directory.
     pub(crate) fn recorded(directory: &Path) -> Self {
         let simulator = endless_market(5_000);
         Self::with("127.0.0.1:0", &simulator, 1 << 16, Some(directory))
@@ -186,14 +186,14 @@ impl Publisher {
         Self::of("127.0.0.1:0", &udp)
     }
 
-    /// Publishes like [`Self::live`] with a small socket buffer, and flight records in this directory.
+    /// Publishes like [`Self::live`] with a small socket buffer, and journals in this directory.
     pub(crate) fn live_recorded(directory: &Path) -> Self {
         let udp = live_input(1 << 16);
         Self::with("127.0.0.1:0", &udp, 4_096, Some(directory))
     }
 
     /// Publishes a simulated market through an interface that passes a tenth of it, in a separate network,
-    /// with flight records in this directory. If no such network can be created, prints a message and
+    /// with journals in this directory. If no such network can be created, prints a message and
     /// returns `None`.
     pub(crate) fn on_a_slow_link(directory: &Path) -> Option<Self> {
         const LINK: &str = "ip link set lo up && ip link add veth0 type veth peer name veth1 \

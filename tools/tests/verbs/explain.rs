@@ -1,4 +1,4 @@
-//! Flight records of killed processes show where each datagram was lost, and can be replayed.
+//! Journals of killed processes show where each datagram was lost, and can be replayed.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,9 @@ impl Drop for Record {
 fn explained(options: &[&str], file: &Path) -> (Value, Option<i32>) {
     let file = file.to_str().unwrap();
     let done = run(&[&["explain", file, "--json"], options].concat());
-    let told = serde_json::from_slice(&done.stdout);
+    let reported = serde_json::from_slice(&done.stdout);
     (
-        told.unwrap_or_else(|_| panic!("{}", text(&done.stderr))),
+        reported.unwrap_or_else(|_| panic!("{}", text(&done.stderr))),
         done.status.code(),
     )
 }
@@ -50,7 +50,7 @@ fn killed_listeners_record_names_every_injected_loss() {
         &control,
         "--channel",
         "all",
-        "--record",
+        "--journal",
         &to,
         "--drop",
         "0.02",
@@ -67,14 +67,14 @@ fn killed_listeners_record_names_every_injected_loss() {
     signal(listener.child().id(), "KILL");
     drop(listener);
     publisher.end();
-    let (told, code) = explained(&["--replay"], &record.0);
-    assert_eq!(code, Some(0), "all of it came after all: {told}");
+    let (reported, code) = explained(&["--replay"], &record.0);
+    assert_eq!(code, Some(0), "all of it came after all: {reported}");
     assert_eq!(
-        (&told["whole"], &told["replay"]["identical"]),
+        (&reported["whole"], &reported["replay"]["identical"]),
         (&true.into(), &true.into())
     );
-    assert!(told["replay"]["inputs"].as_u64().unwrap() > 2_000);
-    let findings = told["explanation"]["findings"].as_array().unwrap();
+    assert!(reported["replay"]["inputs"].as_u64().unwrap() > 2_000);
+    let findings = reported["explanation"]["findings"].as_array().unwrap();
     let injected = |it: &&Value| it["origin"]["injected"] == 0;
     let by_fault = findings.iter().filter(injected).count();
     assert!(by_fault > 10, "{by_fault} of {}", findings.len());
@@ -82,7 +82,7 @@ fn killed_listeners_record_names_every_injected_loss() {
     let others = findings.len() - by_fault;
     assert!(
         others * 5 < by_fault,
-        "{others} others beside {by_fault}: {told}"
+        "{others} others beside {by_fault}: {reported}"
     );
     // Check the text output, for all gaps and for one.
     let words = text(&run(&["explain", record.path()]).stdout);
@@ -99,15 +99,15 @@ fn killed_listeners_record_names_every_injected_loss() {
         Some(2),
         "that is before this host was started"
     );
-    let told = text(&nothing.stdout);
+    let reported = text(&nothing.stdout);
     assert!(
-        told.contains("the record does not cover this time: it runs from"),
-        "{told}"
+        reported.contains("the record does not cover this time: it runs from"),
+        "{reported}"
     );
     assert_eq!(
-        told.lines().count(),
+        reported.lines().count(),
         2,
-        "and nothing of what was missing: {told}"
+        "and nothing of what was missing: {reported}"
     );
 }
 
@@ -123,15 +123,15 @@ fn existing_record_is_kept_and_open_one_refused() {
         &control,
         "--channel",
         "all",
-        "--record",
+        "--journal",
         &to,
         "--format",
         "count",
     ];
     let mut first = start(&args);
     wait_for("the record", || {
-        let told = run(&["explain", record.path(), "--json"]);
-        (told.status.code() == Some(0)).then_some(())
+        let reported = run(&["explain", record.path(), "--json"]);
+        (reported.status.code() == Some(0)).then_some(())
     });
     let second = run(&args);
     assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
@@ -144,17 +144,17 @@ fn existing_record_is_kept_and_open_one_refused() {
         record.path().to_owned(),
         format!("{}.before", record.path()),
     ] {
-        let (told, _) = explained(&[], Path::new(&file));
-        assert!(told["origin"]["process"].as_u64().unwrap() > 0);
+        let (reported, _) = explained(&[], Path::new(&file));
+        assert!(reported["origin"]["process"].as_u64().unwrap() > 0);
     }
     publisher.end();
 }
 
 #[test]
-fn killed_publisher_leaves_explainable_flight_record() {
+fn killed_publisher_leaves_explainable_journal() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut publisher = Publisher::recorded(folder.path());
-    let heard = folder.path().join("heard.flight");
+    let heard = folder.path().join("heard.journal");
     let to = format!("{}:16", heard.display());
     let control = publisher.control.clone();
     let mut listener = start(&[
@@ -163,7 +163,7 @@ fn killed_publisher_leaves_explainable_flight_record() {
         &control,
         "--channel",
         "all",
-        "--record",
+        "--journal",
         &to,
         "--drop",
         "0.02",
@@ -181,16 +181,16 @@ fn killed_publisher_leaves_explainable_flight_record() {
     signal(listener.child().id(), "KILL");
     drop((listener, publisher));
     let file = |name: &str| folder.path().join(name);
-    let (sent, code) = explained(&["--replay"], &file("test.7.flight"));
+    let (sent, code) = explained(&["--replay"], &file("test.7.journal"));
     assert_eq!(code, Some(0), "{sent}");
     assert_eq!(sent["replay"]["identical"], true, "{sent}");
     assert!(sent["explanation"]["totals"]["sealed"].as_u64().unwrap() > 1_000);
-    let (served, _) = explained(&[], &file("test.repair.flight"));
+    let (served, _) = explained(&[], &file("test.repair.journal"));
     let serving = &served["explanation"]["serving"];
     assert_eq!(serving["joined"], 1, "{served}");
     assert!(serving["given"].as_u64().unwrap() > 0, "{served}");
     // All records together as text, for all gaps and for the first repaired one.
-    let files = ["heard.flight", "test.7.flight", "test.repair.flight"].map(file);
+    let files = ["heard.journal", "test.7.journal", "test.repair.journal"].map(file);
     let files = files.each_ref().map(|it| it.to_str().unwrap());
     let words = text(&run(&[&["explain"], &files[..]].concat()).stdout);
     assert!(words.contains("sent to the network"), "{words}");
@@ -198,9 +198,9 @@ fn killed_publisher_leaves_explainable_flight_record() {
         words.contains("an injected fault dropped them on line A"),
         "{words}"
     );
-    let told: Value =
+    let reported: Value =
         serde_json::from_slice(&run(&["explain", "--json", files[0]]).stdout).unwrap();
-    let findings = told["explanation"]["findings"].as_array().unwrap();
+    let findings = reported["explanation"]["findings"].as_array().unwrap();
     let repaired = findings.iter().find(|it| it["fate"]["came"] == "repair");
     let gap = repaired.unwrap()["gap"].to_string();
     let around = [&["explain", "--gap", &gap], &files[..]].concat();
@@ -210,7 +210,7 @@ fn killed_publisher_leaves_explainable_flight_record() {
     }
     // A restarted publisher keeps the earlier record.
     let mut again = Publisher::recorded(folder.path());
-    let (before, _) = explained(&[], &file("test.7.flight.before"));
+    let (before, _) = explained(&[], &file("test.7.journal.before"));
     assert_eq!(
         before["explanation"]["totals"]["sealed"],
         sent["explanation"]["totals"]["sealed"]
@@ -244,7 +244,7 @@ fn stalled_publishers_socket_drops_differ_from_venue() {
     // Withhold one packet, which makes a gap of the venue.
     send(1, Duration::MAX);
     send(20, paced);
-    let file = folder.path().join("test.7.flight");
+    let file = folder.path().join("test.7.journal");
     let findings = || explained(&[], &file).0["explanation"]["findings"].clone();
     wait_for("the venue's gap", || {
         (findings().as_array()?.len() == 1).then_some(())
@@ -285,10 +285,10 @@ fn own_interface_drop_differs_from_wire() {
     let Some(mut publisher) = Publisher::on_a_slow_link(folder.path()) else {
         return;
     };
-    let file = folder.path().join("test.7.flight");
+    let file = folder.path().join("test.7.journal");
     let refused = wait_for("a loss", || {
-        let told = explained(&[], &file).0;
-        let findings = told["explanation"]["findings"].as_array()?;
+        let reported = explained(&[], &file).0;
+        let findings = reported["explanation"]["findings"].as_array()?;
         let refused = |it: &&Value| it["origin"]["send_refused"] == 0;
         findings.iter().find(refused).cloned()
     });
@@ -302,7 +302,7 @@ fn own_interface_drop_differs_from_wire() {
 }
 
 #[test]
-fn invalid_flight_record_is_refused_with_reason() {
+fn invalid_journal_is_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     for (bytes, words) in [
@@ -339,7 +339,7 @@ fn invalid_flight_record_is_refused_with_reason() {
         "127.0.0.1:1",
         "--channel",
         "a",
-        "--record",
+        "--journal",
         "/etc/x",
     ]);
     assert_eq!(disk.status.code(), Some(2), "{}", text(&disk.stderr));
@@ -349,7 +349,7 @@ fn invalid_flight_record_is_refused_with_reason() {
         "127.0.0.1:1",
         "--channel",
         "a",
-        "--record",
+        "--journal",
         "/x:1",
     ]);
     assert!(text(&little.stderr).contains("give 2 to 65536"));

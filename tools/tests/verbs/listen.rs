@@ -117,12 +117,12 @@ fn late_listener_gets_all_from_oldest_despite_faults() {
             .unwrap()
             > 0
     );
-    let told: Vec<Value> = printed
+    let reported: Vec<Value> = printed
         .lines()
         .map(|l| serde_json::from_str(l).unwrap())
         .collect();
     assert!(
-        told.iter().any(|counts| counts["joined"] == true),
+        reported.iter().any(|counts| counts["joined"] == true),
         "{printed}"
     );
 }
@@ -175,10 +175,10 @@ fn injected_drops_equal_unrepaired_losses() {
     ];
     let to = ["--summary", &summary];
     let mut listener = start(&[&args[..], &options, &to].concat());
-    let mut told = BufReader::new(listener.child().stdout.take().unwrap()).lines();
-    assert!(told.any(|line| line.unwrap().contains("\"joined\":true")));
+    let mut reported = BufReader::new(listener.child().stdout.take().unwrap()).lines();
+    assert!(reported.any(|line| line.unwrap().contains("\"joined\":true")));
     // Keep reading, so that the output never blocks the listener.
-    std::thread::spawn(move || told.for_each(drop));
+    std::thread::spawn(move || reported.for_each(drop));
     let second = start(&args);
     let done = listener.output();
     assert_eq!(

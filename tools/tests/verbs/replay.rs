@@ -456,9 +456,9 @@ fn publisher_accepts_replayed_capture_as_live_feed() {
     let counted = |name: &str| source[name].as_u64().unwrap();
     // A host too slow for a live feed loses some of it, and reports that.
     let (missing, overflow) = (counted("missing_messages"), counted("overflow_messages"));
-    let (lost, told) = (missing + overflow > 0, text(&heard.stderr));
-    assert_eq!(heard.status.code(), Some(i32::from(lost)), "{told}");
-    assert_eq!(told.contains("source 1 lost"), lost, "{told}");
+    let (lost, reported) = (missing + overflow > 0, text(&heard.stderr));
+    assert_eq!(heard.status.code(), Some(i32::from(lost)), "{reported}");
+    assert_eq!(reported.contains("source 1 lost"), lost, "{reported}");
     if packets == PACKETS {
         let messages = &source["messages"];
         assert_eq!(

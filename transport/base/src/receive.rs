@@ -148,7 +148,7 @@ pub struct ReceiveStats {
     /// Datagrams longer than the receive buffers; dropped.
     pub oversize: u64,
     /// Datagrams from addresses that are not allowed senders; dropped.
-    pub strangers: u64,
+    pub unknown_senders: u64,
     /// Network errors that went away by themselves.
     pub transient_errors: u64,
     /// Times this line's group was joined.

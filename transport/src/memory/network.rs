@@ -80,12 +80,12 @@ struct Sender {
 
 /// Datagrams taken and not yet delivered.
 struct Work {
-    what: What,
+    what: Payload,
     /// The tick at which it is delivered.
     due: u64,
 }
 
-enum What {
+enum Payload {
     /// A slot, which is read when it is delivered.
     Slot {
         sequence: Sequence,
@@ -248,7 +248,7 @@ impl State {
         };
         let address = from.from;
         match work.what {
-            What::Slot {
+            Payload::Slot {
                 sequence,
                 offset,
                 len,
@@ -258,7 +258,7 @@ impl State {
                 read_slot(&*from.memory, offset, &mut words);
                 self.deliver(sender, address, &words_as_bytes(&words)[..len]);
             }
-            What::Copy(bytes) => self.deliver(sender, address, &bytes),
+            Payload::Copy(bytes) => self.deliver(sender, address, &bytes),
         }
     }
 
@@ -348,7 +348,7 @@ impl FanOut for MemoryFanOut {
                 stalled = true;
                 break;
             }
-            let what = What::Slot {
+            let what = Payload::Slot {
                 sequence,
                 offset,
                 len,
@@ -382,7 +382,7 @@ impl FanOut for MemoryFanOut {
             // Behind the posted slots, as on a queue.
             match sender.queue.back().map(|work| work.due) {
                 Some(due) => sender.queue.push_back(Work {
-                    what: What::Copy(bytes.to_vec()),
+                    what: Payload::Copy(bytes.to_vec()),
                     due,
                 }),
                 None => state.deliver(self.index, from, bytes),

@@ -464,7 +464,7 @@ impl Line {
                 continue;
             }
             if !self.senders.is_empty() && !self.senders.contains(&buffer.from) {
-                stats.strangers += len as u64;
+                stats.unknown_senders += len as u64;
                 continue;
             }
             for bytes in buffer.datagrams() {

@@ -87,7 +87,7 @@ fn unharmed(subscriber: &Subscriber) -> Verdict {
     equal("NACKs", c.nacks_sent.get(), 0)?;
     equal("corrupt", c.corrupt_dropped.get(), 0)?;
     equal("malformed", c.malformed_dropped.get(), 0)?;
-    equal("strangers", c.unknown_sender_dropped.get(), 0)?;
+    equal("unknown_senders", c.unknown_sender_dropped.get(), 0)?;
     equal("losses", subscriber.heard.losses.as_slice(), &[])
 }
 
@@ -490,11 +490,11 @@ pub fn what_is_too_long_is_told_and_passed_by(bench: Bench) -> Verdict {
         30,
     )?;
     for subscriber in &lab.subscribers {
-        let told = |event: &Event| {
+        let reported = |event: &Event| {
             matches!(event, Event::Stream(StreamEvent::SourceLost { messages: 1, reason, .. })
                 if *reason != SourceLossReason::Gap)
         };
-        equal("told", subscriber.heard.count(told), 1)?;
+        equal("told", subscriber.heard.count(reported), 1)?;
     }
     if !measures {
         return Ok(());

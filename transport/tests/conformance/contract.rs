@@ -67,10 +67,10 @@ impl Kept {
             return Err(broken.clone());
         }
         for (line, stats) in self.inner.stats().iter().enumerate() {
-            let told = stats.datagrams + stats.refused;
+            let reported = stats.datagrams + stats.refused;
             let handed = self.posted + self.copies;
             // With a reset, one line may have taken more than the other.
-            if told < handed || (self.resets == 0 && told != handed) || stats.refused > 0 {
+            if reported < handed || (self.resets == 0 && reported != handed) || stats.refused > 0 {
                 return Err(format!(
                     "line {line}: {} posted and {} copies, but it counts {stats:?}",
                     self.posted, self.copies

@@ -318,7 +318,7 @@ impl Publisher {
                     core.handle_connected(now, PeerId(*last), carrier, origin);
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {
-                    core.handle_on_the_way(peers[&connection], bytes);
+                    core.handle_in_flight(peers[&connection], bytes);
                 }
                 ServerEvent::Frame(connection, channel, message) => {
                     core.handle_message(now, peers[&connection], channel, message);

@@ -122,7 +122,7 @@ pub struct Subscriber {
     wanted: Wanted,
     broken: Option<Broken>,
     clients: [ControlClient; 4],
-    strangers: u64,
+    unknown_senders: u64,
     /// Datagrams given to the core.
     taken: u64,
     frames: Vec<u8>,
@@ -172,7 +172,7 @@ impl Subscriber {
             wanted,
             broken,
             clients: [client(), client(), nack, read],
-            strangers: 0,
+            unknown_senders: 0,
             taken: 0,
             frames: Vec::new(),
             asleep: false,
@@ -211,7 +211,7 @@ impl Subscriber {
                 heard.item(item);
             });
         worked |= self.act(now);
-        worked |= self.say(now);
+        worked |= self.send(now);
         worked | self.act(now)
     }
 
@@ -245,15 +245,15 @@ impl Subscriber {
                 heard.item(item);
             });
         }
-        let strangers = receiver.stats().iter().map(|s| s.strangers).sum();
-        for _ in self.strangers..strangers {
+        let unknown_senders = receiver.stats().iter().map(|s| s.unknown_senders).sum();
+        for _ in self.unknown_senders..unknown_senders {
             core.handle(
                 now,
                 SubscriberInput::UnknownSender(CHANNEL),
                 &mut |_: Item<'_>| (),
             );
         }
-        self.strangers = strangers;
+        self.unknown_senders = unknown_senders;
         polled.unwrap() > 0
     }
 
@@ -359,7 +359,7 @@ impl Subscriber {
         }
     }
 
-    fn say(&mut self, now: Nanos) -> bool {
+    fn send(&mut self, now: Nanos) -> bool {
         let mut worked = false;
         loop {
             let heard = &mut self.heard;

@@ -513,7 +513,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
     let (mut server, address) = server(ServerConfig::default());
     let backlog_hint = server.backlog_hint().unwrap();
     let (heard, stop) = (&AtomicU64::new(0), &AtomicBool::new(false));
-    let told = std::thread::scope(|scope| {
+    let reported = std::thread::scope(|scope| {
         let served = scope.spawn(move || {
             pin_to(Core(cores[0])).unwrap();
             while !stop.load(Relaxed) {
@@ -556,7 +556,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
         served.join().unwrap()
     });
     assert_eq!(heard.load(Relaxed), asked + 1);
-    told
+    reported
 }
 
 #[test]
@@ -566,8 +566,8 @@ fn poll_ends_by_spinner_on_core_or_by_arrival() {
     // Other processes run on that core between its polls, so a busy machine decides how often this happens.
     until(|| asked_while_looked_at(same, Duration::ZERO, 100) > 0);
     // The server does not rely on a thread that polls rarely.
-    let told = asked_while_looked_at(same, Duration::from_millis(2), 100);
-    assert_eq!(told, 0);
+    let reported = asked_while_looked_at(same, Duration::from_millis(2), 100);
+    assert_eq!(reported, 0);
     match available[..] {
         [one, other, ..] => {
             assert_eq!(asked_while_looked_at([one, other], Duration::ZERO, 200), 0);

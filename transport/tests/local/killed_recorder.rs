@@ -1,4 +1,4 @@
-//! A process that keeps a flight journal is killed at any moment. Its journal is whole up to the last entry,
+//! A process that keeps a journal is killed at any moment. Its journal is whole up to the last entry,
 //! and can be replayed.
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::layout::JOURNAL_LEN_MIN;
 use tickcast_journal::{
     EntryBody, Journal, JournalOrigin, JournalSide, JournalWriter, JournaledPublisher,
     replay_publisher,
@@ -43,9 +43,9 @@ fn publisher(path: &Path) -> JournaledPublisher {
         side: JournalSide::Publisher,
         ..JournalOrigin::default()
     };
-    let file = JournalFile::create(path, RECORD_LEN_MIN).unwrap();
+    let file = JournalFile::create(path, JOURNAL_LEN_MIN).unwrap();
     let mut publisher = JournaledPublisher::new(core);
-    publisher.record(JournalWriter::new(Box::new(file), &origin).unwrap());
+    publisher.keep_journal(JournalWriter::new(Box::new(file), &origin).unwrap());
     publisher
 }
 

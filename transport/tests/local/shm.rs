@@ -205,8 +205,11 @@ fn shm_reader_overrun_reports_exact_missed_range() {
         let rest: Vec<u64> = (oldest.0..=ring.writer.sealed().0).collect();
         assert_eq!(all, rest);
     }
-    let told = receiver.stats()[0].buffer_drops;
-    assert_eq!(told + receiver.stats()[0].datagrams, ring.writer.sealed().0);
+    let reported = receiver.stats()[0].buffer_drops;
+    assert_eq!(
+        reported + receiver.stats()[0].datagrams,
+        ring.writer.sealed().0
+    );
 }
 
 #[test]

@@ -239,7 +239,11 @@ fn source_specific_join_excludes_other_senders() {
     let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();
     fan_out.post(&TestSlots::new(1, 64), range(1, 1)).unwrap();
     assert_eq!(poll_until(&mut receiver, 1)[0].2, 1);
-    assert_eq!(receiver.stats()[0].strangers, 0, "the kernel kept it out");
+    assert_eq!(
+        receiver.stats()[0].unknown_senders,
+        0,
+        "the kernel kept it out"
+    );
 }
 
 #[test]
@@ -252,7 +256,7 @@ fn any_source_join_drops_and_counts_other_senders() {
     let mut receiver = UdpReceiver::open(&config).unwrap();
     stranger(group, 9);
     nothing_arrives(&mut receiver);
-    assert_eq!(receiver.stats()[0].strangers, 1);
+    assert_eq!(receiver.stats()[0].unknown_senders, 1);
     let mut anybody = UdpReceiver::open(&receive_config(&[group], &[])).unwrap();
     stranger(group, 9);
     assert_eq!(poll_until(&mut anybody, 1), [(LineId(0), STRANGER, 9)]);
@@ -287,8 +291,11 @@ fn dropped_reads_hide_nothing_and_poll_ends() {
         // A poll takes at most one batch, however many have arrived.
         (0..8).for_each(|_| stranger(group, 9));
         nothing_arrives(&mut receiver);
-        let strangers = receiver.stats()[0].strangers;
-        assert!((2 + 4..2 + 8).contains(&strangers), "{strangers}");
+        let unknown_senders = receiver.stats()[0].unknown_senders;
+        assert!(
+            (2 + 4..2 + 8).contains(&unknown_senders),
+            "{unknown_senders}"
+        );
     }
 }
 
@@ -465,7 +472,7 @@ fn feed_arrives_by_unicast_and_source_multicast_only() {
         .send_to(b"tick", to)
         .unwrap();
     assert_eq!(count(&mut unicast), 1);
-    assert_eq!(unicast.stats().strangers, 1);
+    assert_eq!(unicast.stats().unknown_senders, 1);
 
     let group = group();
     let mut multicast = FeedReceiver::open(&config(group, Some(Ipv4Addr::LOCALHOST))).unwrap();

@@ -394,7 +394,7 @@ fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     post_all(&mut fan_out, &ring, 1, 20, || ());
     let begun = Instant::now();
-    while receiver.stats()[0].strangers < 20 {
+    while receiver.stats()[0].unknown_senders < 20 {
         assert!(poll(&mut receiver, &mut Seen::new()) <= 20);
         assert!(begun.elapsed() < Duration::from_secs(120));
     }

@@ -236,8 +236,8 @@ fn access_beyond_grant_closes_only_its_connection() {
         });
         for end in ["access_refused", "access_violation"] {
             let end = format!("what={end} device={} peer=10.", house.device.name());
-            let told = lines.iter().filter(|line| line.starts_with(&end));
-            assert_eq!(told.count(), 1, "{what}: {end}: {lines:#?}");
+            let reported = lines.iter().filter(|line| line.starts_with(&end));
+            assert_eq!(reported.count(), 1, "{what}: {end}: {lines:#?}");
         }
         house.goes_on();
     }

@@ -271,11 +271,11 @@ fn connections_that_are_not_up_yet_are_bounded() {
     let mut near: Vec<_> = (0..80)
         .map(|_| Stream::connect(&device, listener.address(), &config).unwrap())
         .collect();
-    let (mut far, mut refused, mut told) = (Vec::new(), 0, 0);
+    let (mut far, mut refused, mut reported) = (Vec::new(), 0, 0);
     until("not all were answered", || {
         // Nobody advances the accepted connections.
         match listener.accept() {
-            Some(Err(VerbsError::Crowded)) => told += 1,
+            Some(Err(VerbsError::Crowded)) => reported += 1,
             accepted => far.extend(accepted.map(Result::unwrap)),
         }
         for stream in &mut near {
@@ -286,7 +286,7 @@ fn connections_that_are_not_up_yet_are_bounded() {
         refused += before - near.len();
         near.iter().all(Stream::is_up)
     });
-    assert_eq!((far.len(), near.len(), refused, told), (64, 64, 16, 16));
+    assert_eq!((far.len(), near.len(), refused, reported), (64, 64, 16, 16));
     // Once they are up, others can connect.
     until("not all are up", || {
         far.iter_mut()

@@ -82,7 +82,7 @@ pub(crate) struct Of<'a> {
 }
 
 /// Emits an audit event.
-pub(crate) fn say(what: AuditEvent, of: Of<'_>) {
+pub(crate) fn write_entry(what: AuditEvent, of: Of<'_>) {
     tracing::info!(
         target: "audit",
         what = what.name(),

@@ -79,8 +79,8 @@ fn mapping_record_names_symbol_and_decimal_id() {
         start_ts: EVENT,
         end_ts: UNDEF_TIMESTAMP,
     };
-    let told = deep(level(b'8', 1, SYMBOL, 1, 1));
-    assert_eq!(told.all::<SymbolMappingMsg>(), [expected]);
+    let reported = deep(level(b'8', 1, SYMBOL, 1, 1));
+    assert_eq!(reported.all::<SymbolMappingMsg>(), [expected]);
 }
 
 #[test]
@@ -105,15 +105,15 @@ fn level_record_has_all_fields_of_message() {
             ts_in_delta: DELAY,
             sequence: SEQUENCE,
         };
-        let told = deep(level(kind, event, SYMBOL, size, 12_3456));
-        assert_eq!(told.all::<MboMsg>(), [expected]);
+        let reported = deep(level(kind, event, SYMBOL, size, 12_3456));
+        assert_eq!(reported.all::<MboMsg>(), [expected]);
     }
 }
 
 #[test]
 fn level_price_of_zero_is_a_price() {
-    let told = deep(level(b'8', 1, SYMBOL, 1, 0));
-    assert_eq!(told.all::<MboMsg>()[0].price, 0);
+    let reported = deep(level(b'8', 1, SYMBOL, 1, 0));
+    assert_eq!(reported.all::<MboMsg>()[0].price, 0);
 }
 
 fn quote(bid: (u32, i64), ask: (u32, i64)) -> Vec<u8> {
@@ -141,7 +141,7 @@ fn quote_record_has_both_sides() {
         sequence: SEQUENCE,
         levels: [levels],
     };
-    let told = tops(quote((11, 22), (33, 44)));
+    let reported = tops(quote((11, 22), (33, 44)));
     let both = BidAskPair {
         bid_px: 2_200_000,
         ask_px: 4_400_000,
@@ -150,8 +150,8 @@ fn quote_record_has_both_sides() {
         bid_ct: 0,
         ask_ct: 0,
     };
-    assert_eq!(told.all::<Mbp1Msg>(), [expected(both)]);
-    let told = tops(quote((0, 0), (0, 0)));
+    assert_eq!(reported.all::<Mbp1Msg>(), [expected(both)]);
+    let reported = tops(quote((0, 0), (0, 0)));
     let neither = BidAskPair {
         bid_px: UNDEF_PRICE,
         ask_px: UNDEF_PRICE,
@@ -160,7 +160,7 @@ fn quote_record_has_both_sides() {
         bid_ct: 0,
         ask_ct: 0,
     };
-    assert_eq!(told.all::<Mbp1Msg>(), [expected(neither)]);
+    assert_eq!(reported.all::<Mbp1Msg>(), [expected(neither)]);
 }
 
 #[test]
@@ -188,8 +188,8 @@ fn trade_record_is_last_of_its_event_in_tops_only() {
             ts_in_delta: DELAY,
             sequence: SEQUENCE,
         };
-        let told = decode(trade(kind, SYMBOL, 66, 55));
-        assert_eq!(told.all::<TradeMsg>(), [expected]);
+        let reported = decode(trade(kind, SYMBOL, 66, 55));
+        assert_eq!(reported.all::<TradeMsg>(), [expected]);
     }
 }
 
@@ -209,16 +209,16 @@ fn system_event_record_is_about_whole_venue() {
     ] {
         let mut bytes = message(b'S', event, SYMBOL);
         bytes.truncate(10);
-        let told = tops(bytes);
+        let reported = tops(bytes);
         let expected = StatusMsg {
             hd: RecordHeader::new::<StatusMsg>(RType::Status as u8, PUBLISHER, 0, EVENT),
             trading_event: trading_event as u16,
             is_trading: trading as c_char,
             ..status(action, StatusReason::Scheduled)
         };
-        assert_eq!(told.all::<StatusMsg>(), [expected]);
+        assert_eq!(reported.all::<StatusMsg>(), [expected]);
         let end = (event == b'C').then_some(Incident::EndOfSession);
-        assert_eq!(told.incidents, Vec::from_iter(end), "the last message");
+        assert_eq!(reported.incidents, Vec::from_iter(end), "the last message");
     }
 }
 
@@ -238,8 +238,8 @@ fn trading_status_record_has_state_and_reason() {
             is_quoting: trading as c_char,
             ..status(action, StatusReason::NewsReleased)
         };
-        let told = tops(with_rest(b'H', state, b"T2  "));
-        assert_eq!(told.all::<StatusMsg>(), [expected]);
+        let reported = tops(with_rest(b'H', state, b"T2  "));
+        assert_eq!(reported.all::<StatusMsg>(), [expected]);
     }
 }
 
@@ -261,10 +261,10 @@ fn trading_status_reasons_are_those_of_dbn() {
         (b"NA  ", R::None),
         (b"    ", R::None),
     ] {
-        let told = tops(with_rest(b'H', b'H', code));
+        let reported = tops(with_rest(b'H', b'H', code));
         let name = String::from_utf8_lossy(code);
         assert_eq!(
-            told.all::<StatusMsg>()[0].reason().unwrap(),
+            reported.all::<StatusMsg>()[0].reason().unwrap(),
             reason,
             "{name}"
         );
@@ -283,8 +283,8 @@ fn operational_halt_record_says_only_that_venue_halts() {
             is_quoting: trading as c_char,
             ..status(action, StatusReason::Operational)
         };
-        let told = tops(message(b'O', state, SYMBOL));
-        assert_eq!(told.all::<StatusMsg>(), [expected]);
+        let reported = tops(message(b'O', state, SYMBOL));
+        assert_eq!(reported.all::<StatusMsg>(), [expected]);
     }
 }
 
@@ -303,8 +303,8 @@ fn short_sale_record_has_restriction_and_reason() {
             is_short_sell_restricted: restricted as c_char,
             ..status(StatusAction::SsrChange, reason)
         };
-        let told = tops(with_rest(b'P', in_effect, detail));
-        assert_eq!(told.all::<StatusMsg>(), [expected]);
+        let reported = tops(with_rest(b'P', in_effect, detail));
+        assert_eq!(reported.all::<StatusMsg>(), [expected]);
     }
 }
 
@@ -315,24 +315,24 @@ fn security_event_record_has_its_process() {
         (b'C', StatusAction::Close),
         (b'x', StatusAction::None),
     ] {
-        let told = deep(message(b'E', event, SYMBOL));
+        let reported = deep(message(b'E', event, SYMBOL));
         let expected = status(action, StatusReason::Scheduled);
-        assert_eq!(told.all::<StatusMsg>(), [expected]);
+        assert_eq!(reported.all::<StatusMsg>(), [expected]);
     }
 }
 
 #[test]
 fn retail_record_says_nothing_of_trading() {
-    let told = tops(message(b'I', b'A', SYMBOL));
+    let reported = tops(message(b'I', b'A', SYMBOL));
     let expected = status(StatusAction::None, StatusReason::None);
-    assert_eq!(told.all::<StatusMsg>(), [expected]);
+    assert_eq!(reported.all::<StatusMsg>(), [expected]);
 }
 
 fn definition(marks: u8, lot: u32) -> InstrumentDefMsg {
     let close = 44_i64.to_le_bytes();
     let rest = [&lot.to_le_bytes()[..], &close, &[1]].concat();
-    let told = tops(with_rest(b'D', marks, &rest));
-    let definitions = told.all::<InstrumentDefMsg>();
+    let reported = tops(with_rest(b'D', marks, &rest));
+    let definitions = reported.all::<InstrumentDefMsg>();
     assert_eq!(definitions.len(), 1);
     definitions[0].clone()
 }
@@ -389,8 +389,8 @@ fn official_price_record_has_all_fields_of_message() {
             channel_id: 0,
             ..StatMsg::default()
         };
-        let told = tops(with_rest(b'X', kind, &price.to_le_bytes()));
-        assert_eq!(told.all::<StatMsg>(), [expected]);
+        let reported = tops(with_rest(b'X', kind, &price.to_le_bytes()));
+        assert_eq!(reported.all::<StatMsg>(), [expected]);
     }
 }
 
@@ -432,8 +432,8 @@ fn auction_record_has_all_fields_of_message() {
             num_extensions: 3,
             ..ImbalanceMsg::default()
         };
-        let told = auction(letter, 0x5a6c_825c, [11, 22, 33, 44, 55, 66]);
-        assert_eq!(told, [expected]);
+        let reported = auction(letter, 0x5a6c_825c, [11, 22, 33, 44, 55, 66]);
+        assert_eq!(reported, [expected]);
     }
 }
 

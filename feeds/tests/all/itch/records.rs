@@ -27,10 +27,10 @@ const SEQUENCE: u64 = 0x0001_8000_0005;
 const SEQUENCE_LOW: u32 = 0x8000_0005;
 
 fn decode(message: &[u8]) -> Recorded {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     let position = SourcePosition::new(0, SEQUENCE);
-    decoder.message(position, RECEIVED, message, &mut told);
-    told
+    decoder.message(position, RECEIVED, message, &mut reported);
+    reported
 }
 
 /// Returns the records of one type, of a message about [`LOCATE`].
@@ -98,18 +98,18 @@ fn mapping_record_is_raw_symbol_from_midnight() {
 
 #[test]
 fn instrument_without_locate_is_not_named() {
-    let told = decode(&message(b'N', 0, &[STOCK, b"N"]));
-    assert!(told.all::<SymbolMappingMsg>().is_empty());
+    let reported = decode(&message(b'N', 0, &[STOCK, b"N"]));
+    assert!(reported.all::<SymbolMappingMsg>().is_empty());
 }
 
 #[test]
 fn symbol_is_named_again_when_locate_changes_stock() {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     for stock in [b"ZVZZT   ", b"ZVZZT   ", b"ZVZZT A "] {
         let message = message(b'N', LOCATE, &[stock, b"N"]);
-        decoder.message(SourcePosition::new(0, 1), RECEIVED, &message, &mut told);
+        decoder.message(SourcePosition::new(0, 1), RECEIVED, &message, &mut reported);
     }
-    let mappings = told.all::<SymbolMappingMsg>();
+    let mappings = reported.all::<SymbolMappingMsg>();
     let names = mappings.iter().map(|m| m.stype_in_symbol().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["ZVZZT", "ZVZZT A"]);
 }
@@ -141,11 +141,11 @@ fn mbo(action: Action, side: Side, mark: u8, (order_id, price, size): (u64, i64,
 #[test]
 fn add_record_has_all_fields_of_order() {
     for (side, expected) in [(b'B', Side::Bid), (b'S', Side::Ask)] {
-        let told = decode(&add(0x0102_0304_0506_0708, side, 300, u32::MAX));
+        let reported = decode(&add(0x0102_0304_0506_0708, side, 300, u32::MAX));
         // The highest price of 4 implied decimals, with 9.
         let order = (0x0102_0304_0506_0708, 429_496_729_500_000, 300);
         assert_eq!(
-            told.all::<MboMsg>(),
+            reported.all::<MboMsg>(),
             [mbo(Action::Add, expected, flags::LAST, order)]
         );
     }
@@ -153,18 +153,21 @@ fn add_record_has_all_fields_of_order() {
 
 #[test]
 fn add_of_unknown_side_is_no_order() {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     let order = add(9, b'X', 300, 5);
     decoder.message(
         SourcePosition::new(0, SEQUENCE),
         RECEIVED,
         &order,
-        &mut told,
+        &mut reported,
     );
     let expected = mbo(Action::Add, Side::None, flags::LAST, (9, 500_000, 300));
-    assert_eq!(told.all::<MboMsg>(), [expected]);
+    assert_eq!(reported.all::<MboMsg>(), [expected]);
     assert!(decoder.orders().is_empty());
-    assert!(matches!(told.incidents[..], [Incident::Malformed { .. }]));
+    assert!(matches!(
+        reported.incidents[..],
+        [Incident::Malformed { .. }]
+    ));
 }
 
 /// Type, fields and expected records of a message.
@@ -196,9 +199,9 @@ fn records_of_unknown_order_are_marked_without_price() {
         ),
     ];
     for (kind, body, expected) in cases {
-        let told = decode(&message(kind, LOCATE, body));
-        assert_eq!(told.all::<MboMsg>(), expected, "{}", char::from(kind));
-        assert_eq!(told.incidents, [Incident::UnknownOrder]);
+        let reported = decode(&message(kind, LOCATE, body));
+        assert_eq!(reported.all::<MboMsg>(), expected, "{}", char::from(kind));
+        assert_eq!(reported.incidents, [Incident::UnknownOrder]);
     }
 }
 
@@ -206,9 +209,9 @@ fn records_of_unknown_order_are_marked_without_price() {
 fn cancel_of_more_than_order_has_is_malformed() {
     let cancel = |shares: u32| message(b'X', 7, &[&9_u64.to_be_bytes(), &shares.to_be_bytes()]);
     for (shares, size, incidents) in [(299, 299, 0), (300, 300, 0), (301, 300, 1)] {
-        let told = super::decode(&[add(9, b'B', 300, 5), cancel(shares)]);
-        assert_eq!(told.all::<MboMsg>()[1].size, size, "{shares}");
-        assert_eq!(told.incidents.len(), incidents, "{shares}");
+        let reported = super::decode(&[add(9, b'B', 300, 5), cancel(shares)]);
+        assert_eq!(reported.all::<MboMsg>()[1].size, size, "{shares}");
+        assert_eq!(reported.incidents.len(), incidents, "{shares}");
     }
 }
 
@@ -363,17 +366,17 @@ fn breaker_level_prices_saturate_at_edge_of_dbn() {
         let body = [&bytes[0][..], &bytes[1], &bytes[2]];
         decode(&message(b'V', LOCATE, &body))
     };
-    let told = levels(most);
+    let reported = levels(most);
     let expected = [
         stat(StatType::MwcbLevel1, 10, NO_QUANTITY),
         stat(StatType::MwcbLevel2, 9_223_372_036_854_775_800, NO_QUANTITY),
         stat(StatType::MwcbLevel3, 30, NO_QUANTITY),
     ];
-    assert_eq!(told.all::<StatMsg>(), expected);
-    assert_eq!(told.incidents, []);
-    let told = levels(most + 1);
-    assert_eq!(told.all::<StatMsg>()[1].price, UNDEF_PRICE);
-    assert_eq!(told.incidents, [Incident::Saturated]);
+    assert_eq!(reported.all::<StatMsg>(), expected);
+    assert_eq!(reported.incidents, []);
+    let reported = levels(most + 1);
+    assert_eq!(reported.all::<StatMsg>()[1].price, UNDEF_PRICE);
+    assert_eq!(reported.incidents, [Incident::Saturated]);
 }
 
 #[test]
@@ -454,13 +457,13 @@ fn cross_records_have_price_of_their_cross() {
         (b"H", StatType::UncrossingPrice),
     ] {
         let body = [&600_u64.to_be_bytes()[..], STOCK, &price, &number, cross];
-        let told = decode(&message(b'Q', LOCATE, &body));
+        let reported = decode(&message(b'Q', LOCATE, &body));
         let trade = (777, 5_500_000, 600);
         assert_eq!(
-            told.all::<MboMsg>(),
+            reported.all::<MboMsg>(),
             [mbo(Action::Trade, Side::None, flags::LAST, trade)]
         );
-        assert_eq!(told.all::<StatMsg>(), [stat(kind, 5_500_000, 600)]);
+        assert_eq!(reported.all::<StatMsg>(), [stat(kind, 5_500_000, 600)]);
     }
 }
 
@@ -469,13 +472,13 @@ fn cross_without_shares_has_no_statistic() {
     for (price, expected) in [(0_u32, UNDEF_PRICE), (55, 5_500_000)] {
         let (zero, number) = (0_u64.to_be_bytes(), 777_u64.to_be_bytes());
         let body = [&zero[..], STOCK, &price.to_be_bytes(), &number, b"O"];
-        let told = decode(&message(b'Q', LOCATE, &body));
+        let reported = decode(&message(b'Q', LOCATE, &body));
         let trade = (777, expected, 0);
         assert_eq!(
-            told.all::<MboMsg>(),
+            reported.all::<MboMsg>(),
             [mbo(Action::Trade, Side::None, flags::LAST, trade)]
         );
-        assert!(told.all::<StatMsg>().is_empty());
+        assert!(reported.all::<StatMsg>().is_empty());
     }
 }
 
@@ -493,13 +496,13 @@ fn quantity_saturates_below_undefined_value() {
         (4_294_967_295, 4_294_967_294, partly),
         (4_294_967_296, 4_294_967_294, partly),
     ] {
-        let told = cross(shares);
+        let reported = cross(shares);
         // A price of 0 at which shares crossed is a price.
         let expected = mbo(Action::Trade, Side::None, mark, (777, 0, size));
-        assert_eq!(told.all::<MboMsg>(), [expected], "{shares}");
-        assert_eq!(told.all::<StatMsg>()[0].quantity, shares as i64);
+        assert_eq!(reported.all::<MboMsg>(), [expected], "{shares}");
+        assert_eq!(reported.all::<StatMsg>()[0].quantity, shares as i64);
         assert_eq!(
-            told.incidents.contains(&Incident::Saturated),
+            reported.incidents.contains(&Incident::Saturated),
             mark == partly
         );
     }
@@ -550,9 +553,9 @@ fn imbalance_record_has_all_fields_of_message() {
             significant_imbalance: b'9' as c_char,
             ..ImbalanceMsg::default()
         };
-        let told = imbalance(60, 70, &[direction], [11, 22, 33]);
-        assert_eq!(told.all::<ImbalanceMsg>(), [expected]);
-        assert_eq!(told.incidents, []);
+        let reported = imbalance(60, 70, &[direction], [11, 22, 33]);
+        assert_eq!(reported.all::<ImbalanceMsg>(), [expected]);
+        assert_eq!(reported.incidents, []);
     }
 }
 
@@ -570,8 +573,8 @@ fn imbalance_prices_of_zero_are_undefined() {
 #[test]
 fn either_saturated_quantity_of_imbalance_is_incident() {
     for (paired, unpaired) in [(1 << 32, 5), (5, 1 << 32)] {
-        let told = imbalance(paired, unpaired, b"N", [11, 22, 33]);
-        assert_eq!(told.incidents, [Incident::Saturated]);
+        let reported = imbalance(paired, unpaired, b"N", [11, 22, 33]);
+        assert_eq!(reported.incidents, [Incident::Saturated]);
     }
 }
 
@@ -584,7 +587,7 @@ fn direct_listing_records_have_all_fields_of_message() {
     ] {
         let near_time = near_time.to_be_bytes();
         let body = [STOCK, b"N", &min, &max, &near, &near_time, &lower, &upper];
-        let told = decode(&message(b'O', LOCATE, &body));
+        let reported = decode(&message(b'O', LOCATE, &body));
         let expected = ImbalanceMsg {
             hd: header::<ImbalanceMsg>(RType::Imbalance),
             ts_recv: RECEIVED.0,
@@ -596,12 +599,12 @@ fn direct_listing_records_have_all_fields_of_message() {
             auction_status: b'N',
             ..ImbalanceMsg::default()
         };
-        assert_eq!(told.all::<ImbalanceMsg>(), [expected]);
+        assert_eq!(reported.all::<ImbalanceMsg>(), [expected]);
         let limits = [
             stat(StatType::LowerPriceLimit, 1_100_000, NO_QUANTITY),
             stat(StatType::UpperPriceLimit, 2_200_000, NO_QUANTITY),
         ];
-        assert_eq!(told.all::<StatMsg>(), limits);
+        assert_eq!(reported.all::<StatMsg>(), limits);
     }
 }
 
@@ -616,9 +619,9 @@ fn definition(lot: u32, round_lots_only: &[u8], leverage: u32) -> InstrumentDefM
         &leverage,
         b"V",
     ];
-    let told = records::<InstrumentDefMsg>(b'R', &body);
-    assert_eq!(told.len(), 1);
-    told[0].clone()
+    let reported = records::<InstrumentDefMsg>(b'R', &body);
+    assert_eq!(reported.len(), 1);
+    reported[0].clone()
 }
 
 #[test]

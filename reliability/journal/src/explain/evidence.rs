@@ -1,4 +1,4 @@
-//! One walk through a record: which datagrams were missing, when each gap was found and how it ended,
+//! One walk through a journal: which datagrams were missing, when each gap was found and how it ended,
 //! and everything that may explain it.
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use tickcast_reliability::wire::{
     CrcVerdict, Datagram, Header, Kind, StreamEvent, headers_only, relay_flags,
 };
 
-/// The evidence in one record.
+/// The evidence in one journal.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
-    /// The boot id of the recording host; empty when unknown.
+    /// The boot id of the journal host; empty when unknown.
     pub(super) host: String,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     /// Times at which sent frames, perhaps with NACKs, were not fully recorded.
@@ -31,9 +31,9 @@ pub(super) struct Evidence {
     pub(super) damaged: Option<String>,
     pub(super) on_lines: [u64; LineId::MAX],
     pub(super) loss_events: u64,
-    /// The datagrams that a publisher sent; empty in records of other cores.
+    /// The datagrams that a publisher sent; empty in journals of other cores.
     pub(super) sent: Sent,
-    /// The work of a repair service; `None` in records of other cores.
+    /// The work of a repair service; `None` in journals of other cores.
     pub(super) serving: Option<Serving>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Channel {
     heard: Sequence,
     /// The newest sequence in the publisher's last status.
     status_newest: Option<Sequence>,
-    /// Whether the record holds the beginning of the channel.
+    /// Whether the journal holds the beginning of the channel.
     begun: bool,
     stale: bool,
     /// Number of lines on which the channel is received.
@@ -146,15 +146,15 @@ struct Taken {
 pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
 
 impl Evidence {
-    /// Collects the evidence of a whole record.
-    pub(super) fn of(recording: &Journal) -> Self {
+    /// Collects the evidence of a whole journal.
+    pub(super) fn of(journal: &Journal) -> Self {
         let mut evidence = Self {
-            host: recording.origin().boot_id.clone(),
-            damaged: recording.damage().map(|it| it.to_string()),
+            host: journal.origin().boot_id.clone(),
+            damaged: journal.damage().map(|it| it.to_string()),
             ..Self::default()
         };
-        let (mut began, witnessed) = (false, Witnessed::of(recording));
-        for entry in recording.entries() {
+        let (mut began, witnessed) = (false, Witnessed::of(journal));
+        for entry in journal.entries() {
             match entry {
                 Ok(entry) => {
                     if !std::mem::replace(&mut began, true) {
@@ -176,12 +176,12 @@ impl Evidence {
         evidence
     }
 
-    /// Returns whether the record is known to come from `host`.
+    /// Returns whether the journal is known to come from `host`.
     pub(super) fn is_of(&self, host: &str) -> bool {
         !host.is_empty() && self.host == host
     }
 
-    /// Returns whether the record holds the beginning of a channel.
+    /// Returns whether the journal holds the beginning of a channel.
     pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
         self.channels.get(&id).is_some_and(|it| it.begun)
     }
@@ -466,7 +466,7 @@ impl Evidence {
 impl Channel {
     fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, taken: Taken) {
         if self.epoch == Epoch::NONE && !self.begun {
-            // The record begins mid-stream, so earlier sequences are unknown.
+            // The journal begins mid-stream, so earlier sequences are unknown.
             (self.epoch, self.heard) = (header.epoch, header.sequence);
         }
         if header.epoch != self.epoch {

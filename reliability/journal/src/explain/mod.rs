@@ -1,13 +1,13 @@
-//! Why datagrams were missing: turns the entries of a record into findings. A finding says where the
+//! Why datagrams were missing: turns the entries of a journal into findings. A finding says where the
 //! datagrams were lost, on which evidence, and what became of them. A pure function; no clock, no I/O.
 //!
-//! - `evidence.rs` walks the record once and collects the gaps and everything that may explain them.
+//! - `evidence.rs` walks the journal once and collects the gaps and everything that may explain them.
 //!   Found gaps, repairs and datagrams without room in the window come from a replay of the core, as far
-//!   as the record can be replayed.
+//!   as the journal can be replayed.
 //! - `verdict.rs` combines the two.
 //!
-//! Several records of one channel locate a loss better than one. Datagrams that all of them missed were
-//! lost before their paths part. A publisher's record (`publisher_view.rs`) shows what was sent, so it
+//! Several journals of one channel locate a loss better than one. Datagrams that all of them missed were
+//! lost before their paths part. A publisher's journal (`publisher_view.rs`) shows what was sent, so it
 //! separates losses before the network from losses in it.
 
 mod evidence;
@@ -34,7 +34,7 @@ use tickcast_reliability::wire::SourceLossReason;
 pub enum Origin {
     /// Before the publisher: the venue's line had a gap that nobody filled.
     SourceLine,
-    /// Before the publisher or in its host. Only the publisher's record, which was not given, shows whether
+    /// Before the publisher or in its host. Only the publisher's journal, which was not given, shows whether
     /// the missing packets arrived at its socket.
     SourceLineOrInput,
     /// Perhaps in the publisher's host: the socket of an input dropped packets at that moment for lack of a
@@ -43,7 +43,7 @@ pub enum Origin {
     /// Perhaps in the publisher's host: the socket of an input dropped packets because it was not read.
     InputStall,
     /// In the publisher: between its feed and its publish thread.
-    FeedHop,
+    FeedQueue,
     /// Before the publisher: messages were unreadable.
     SourceUnreadable,
     /// In the publisher: a message was larger than a datagram.
@@ -54,23 +54,23 @@ pub enum Origin {
     /// In the publisher's host: the network refused datagrams on this line at that moment, because the send
     /// buffer was full or there was no route.
     SendRefused(LineId),
-    /// In the publisher: the datagrams were sealed but not sent when its record ends.
+    /// In the publisher: the datagrams were sealed but not sent when its journal ends.
     Unsent,
     /// Behind the publisher's network stack and before the paths of its lines or subscribers part: its
     /// interface or its uplink.
     Uplink,
     /// Between the publisher's ring and the point where the paths of its subscribers part: its send queue,
-    /// its interface or its uplink. All lines, or all records, missed the same datagrams.
+    /// its interface or its uplink. All lines, or all journals, missed the same datagrams.
     SendQueue,
     /// On the network path of this line: another line, or another host, received the datagrams.
     Wire(LineId),
-    /// On the network path, or in the publisher's interface or uplink. One line and one subscriber's record
+    /// On the network path, or in the publisher's interface or uplink. One line and one subscriber's journal
     /// beside the publisher's cannot separate these.
     WireOrUplink,
     /// Not lost: the datagrams arrived on this line after their absence was detected, or before a trusted
     /// message confirmed them. See [`Finding::late`].
     Late(LineId),
-    /// On the network path or in the publisher's send queue. One line and one record cannot separate these.
+    /// On the network path or in the publisher's send queue. One line and one journal cannot separate these.
     WireOrSendQueue,
     /// In this host, for lack of a buffer, although the application polled.
     SocketBuffer,
@@ -109,7 +109,7 @@ pub enum Origin {
     Unreadable,
     /// Another publisher sent different datagrams with the same sequences.
     Impostor,
-    /// The record does not reach back far enough.
+    /// The journal does not reach back far enough.
     BeforeRecord,
 }
 
@@ -122,7 +122,7 @@ pub enum Fate {
     Came(How),
     /// It was declared lost.
     Lost(LossCause),
-    /// It was still missing when the record ends.
+    /// It was still missing when the journal ends.
     Open,
     /// No repair was possible here: it was never in a datagram, or was already delivered.
     Unrepairable,
@@ -149,7 +149,7 @@ pub enum How {
     Read,
 }
 
-/// Why a datagram was late on its line, as far as the records show.
+/// Why a datagram was late on its line, as far as the journals show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -160,7 +160,7 @@ pub enum DelayCause {
     Overtaken,
     /// The application had not polled for this long, so it waited in this host.
     PollStall(Nanos),
-    /// The publish thread had stalled for this long before it sent it, according to the publisher's record.
+    /// The publish thread had stalled for this long before it sent it, according to the publisher's journal.
     PublisherStall(Nanos),
     /// Nothing of the channel had arrived on any line for this long: the publisher or the network stalled.
     Silence(Nanos),
@@ -171,9 +171,9 @@ pub enum DelayCause {
 /// Missing datagrams with one origin and one fate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Index of the record, in the order given.
-    pub record: usize,
-    /// Number of the gap within the record, from 1 on. Parts of one gap with different origins or fates have
+    /// Index of the journal, in the order given.
+    pub journal: usize,
+    /// Number of the gap within the journal, from 1 on. Parts of one gap with different origins or fates have
     /// the same number.
     pub gap: usize,
     /// Channel of the datagrams.
@@ -182,7 +182,7 @@ pub struct Finding {
     pub epoch: Epoch,
     /// Sequences of the datagrams.
     pub sequences: SequenceRange,
-    /// When the gap was found, in protocol time of the record.
+    /// When the gap was found, in protocol time of the journal.
     pub found_at: Nanos,
     /// When the last datagram before that arrived.
     pub heard_before: Nanos,
@@ -192,9 +192,9 @@ pub struct Finding {
     pub fate: Fate,
     /// When the fate was settled.
     pub settled_at: Nanos,
-    /// Number of NACKs for them before that, as far as the record holds them.
+    /// Number of NACKs for them before that, as far as the journal holds them.
     pub asked: u32,
-    /// Whether there may have been more NACKs, because the record lacks some of the sent frames.
+    /// Whether there may have been more NACKs, because the journal lacks some of the sent frames.
     pub asked_more: bool,
     /// How long the application had not polled just before; `None` when it had.
     pub stalled_for: Option<Nanos>,
@@ -210,7 +210,7 @@ pub struct Finding {
     pub refused: Option<(RefusalReason, u32)>,
 }
 
-/// Sums over all findings of a record.
+/// Sums over all findings of a journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Intact datagrams of all channels received on a line.
@@ -225,7 +225,7 @@ pub struct Totals {
     pub came: u64,
     /// Of those, sequences declared lost.
     pub lost: u64,
-    /// Of those, sequences still missing when the record ends.
+    /// Of those, sequences still missing when the journal ends.
     pub open: u64,
     /// Other sequences declared lost: sent before the subscriber joined, or of unknown number.
     pub lost_otherwise: u64,
@@ -237,7 +237,7 @@ pub struct Totals {
     pub handed: u64,
 }
 
-/// The result for one record.
+/// The result for one journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The findings, in the order in which they were found.
@@ -248,9 +248,9 @@ pub struct Explanation {
     pub from: Nanos,
     /// Time of the last entry.
     pub to: Nanos,
-    /// Why the record is not readable to its end; `None` when it is.
+    /// Why the journal is not readable to its end; `None` when it is.
     pub damaged: Option<String>,
-    /// NACKs and repairs of a repair service; `None` for records of other cores.
+    /// NACKs and repairs of a repair service; `None` for journals of other cores.
     pub serving: Option<Serving>,
     /// Other observations, in order.
     pub timeline: Vec<(Nanos, Happening)>,

@@ -1,4 +1,4 @@
-//! The evidence in a publisher's records: the datagrams sealed, sent and not sent on each fan-out, and
+//! The evidence in a publisher's journals: the datagrams sealed, sent and not sent on each fan-out, and
 //! the NACKs and repairs of its repair service.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +88,7 @@ struct FanOut {
 pub(super) enum Left {
     /// A fan-out was torn down before it sent the datagram.
     TornDown(FanOutId),
-    /// The datagram was sealed but not posted when the record ends.
+    /// The datagram was sealed but not posted when the journal ends.
     NotYet,
     /// The datagram was posted, and a line refused datagrams at that time.
     Refused(LineId),
@@ -219,7 +219,7 @@ impl Sent {
         self.of
     }
 
-    /// Returns the fate of a datagram; `None` when the record does not show it.
+    /// Returns the fate of a datagram; `None` when the journal does not show it.
     pub(super) fn left(&self, id: ChannelId, epoch: Epoch, sequence: Sequence) -> Option<Left> {
         if self.of != Some((id, epoch)) || !self.sealed.has(sequence) {
             return None;
@@ -248,7 +248,7 @@ impl Sent {
         of.map(|(_, span)| *span).max()
     }
 
-    /// Returns the loss that a stream event reports, as this record knows it.
+    /// Returns the loss that a stream event reports, as this journal knows it.
     pub(super) fn source_lost(
         &self,
         id: ChannelId,

@@ -16,16 +16,16 @@ const TOLD_WITHIN: Nanos = Nanos::from_ms(20);
 /// Shortest silence that counts: shorter ones occur between any two datagrams.
 const SILENCE_MIN: Nanos = Nanos::from_ms(1);
 
-/// Explains each record. The other records serve as evidence for losses that several records share.
+/// Explains each journal. The other journals serve as evidence for losses that several journals share.
 #[must_use]
 pub fn explain(recordings: &[Journal]) -> Vec<Explanation> {
     let all: Vec<Evidence> = recordings.iter().map(Evidence::of).collect();
     let each = all.iter().enumerate();
-    each.map(|(record, evidence)| explain_one(record, evidence, &all))
+    each.map(|(journal, evidence)| explain_one(journal, evidence, &all))
         .collect()
 }
 
-fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanation {
+fn explain_one(journal: usize, evidence: &Evidence, all: &[Evidence]) -> Explanation {
     let mut findings = Vec::new();
     let mut totals = Totals {
         received: evidence.on_lines.iter().sum(),
@@ -35,7 +35,7 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
     };
     for (&id, channel) in &evidence.channels {
         let judge = Judge {
-            record,
+            journal,
             id,
             channel,
             evidence,
@@ -47,7 +47,7 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
         judge.others(&mut findings, &mut totals);
         missed_by_lines(channel, &mut totals);
     }
-    of_publisher(record, evidence, &mut findings);
+    of_publisher(journal, evidence, &mut findings);
     [totals.sealed, totals.handed] = evidence.sent.totals();
     findings.sort_by_key(|it| (it.found_at, it.channel, it.sequences.first));
     let mut gaps = BTreeMap::new();
@@ -67,8 +67,8 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
     }
 }
 
-/// Adds the losses and unsent datagrams of a publisher's own record.
-fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>) {
+/// Adds the losses and unsent datagrams of a publisher's own journal.
+fn of_publisher(journal: usize, evidence: &Evidence, findings: &mut Vec<Finding>) {
     let sent = &evidence.sent;
     let Some((channel, epoch)) = sent.of() else {
         return;
@@ -79,7 +79,7 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
         Finding {
             gap,
             origin,
-            ..unrepairable(record, channel, epoch, at, sequences)
+            ..unrepairable(journal, channel, epoch, at, sequences)
         }
     };
     for lost in &sent.sources {
@@ -91,7 +91,7 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
         };
         let origin = origin_of_source(reason, Some(lost));
         let stalled = evidence.stalled_before(lost.at);
-        let stalled = stalled.filter(|_| origin == Origin::FeedHop);
+        let stalled = stalled.filter(|_| origin == Origin::FeedQueue);
         findings.push(Finding {
             source: Some((reason, messages)),
             stalled_for: stalled.or_else(|| paused(lost)),
@@ -110,7 +110,7 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
     }
 }
 
-/// Returns where a source's reported loss happened, according to the publisher's record if any.
+/// Returns where a source's reported loss happened, according to the publisher's journal if any.
 fn origin_of_source(reason: SourceLossReason, known: Option<&SourceLost>) -> Origin {
     match (reason, known) {
         (SourceLossReason::Gap, None) => Origin::SourceLineOrInput,
@@ -120,7 +120,7 @@ fn origin_of_source(reason: SourceLossReason, known: Option<&SourceLost>) -> Ori
             Some(_) => Origin::InputBuffer,
         },
         (SourceLossReason::Overflow, Some(lost)) if lost.oversize => Origin::Oversize,
-        (SourceLossReason::Overflow, _) => Origin::FeedHop,
+        (SourceLossReason::Overflow, _) => Origin::FeedQueue,
         (SourceLossReason::Malformed, _) => Origin::SourceUnreadable,
     }
 }
@@ -133,14 +133,14 @@ fn paused(lost: &SourceLost) -> Option<Nanos> {
 
 /// Returns a finding for a reported loss that was not a gap.
 const fn unrepairable(
-    record: usize,
+    journal: usize,
     channel: ChannelId,
     epoch: Epoch,
     at: Nanos,
     sequences: SequenceRange,
 ) -> Finding {
     Finding {
-        record,
+        journal,
         gap: 0,
         channel,
         epoch,
@@ -198,7 +198,7 @@ fn missed_by_lines(channel: &Channel, totals: &mut Totals) {
 }
 
 struct Judge<'a> {
-    record: usize,
+    journal: usize,
     id: ChannelId,
     channel: &'a Channel,
     evidence: &'a Evidence,
@@ -264,7 +264,7 @@ impl Judge<'_> {
             *epoch == of.epoch && loss.sequences.contains(sequences.first)
         });
         Finding {
-            record: self.record,
+            journal: self.journal,
             gap,
             channel: self.id,
             epoch: of.epoch,
@@ -285,13 +285,13 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns a datagram's fate on the publisher's side, if a given record shows it.
+    /// Returns a datagram's fate on the publisher's side, if a given journal shows it.
     fn left(&self, epoch: Epoch, sequence: Sequence) -> Option<Left> {
         let mut all = self.all.iter();
         all.find_map(|it| it.sent.left(self.id, epoch, sequence))
     }
 
-    /// Returns a source's loss as a given publisher's record knows it, if any does.
+    /// Returns a source's loss as a given publisher's journal knows it, if any does.
     fn source_lost(&self, epoch: Epoch, event: &StreamEvent) -> Option<&SourceLost> {
         let mut all = self.all.iter();
         all.find_map(|it| it.sent.source_lost(self.id, epoch, event))
@@ -455,12 +455,12 @@ impl Judge<'_> {
         ))
     }
 
-    /// Decides a loss on all lines without evidence in this host, from the records of other hosts.
+    /// Decides a loss on all lines without evidence in this host, from the journals of other hosts.
     fn way(&self, epoch: Epoch, sequence: Sequence) -> Origin {
         // Another process of this host shares its network path and says nothing about that path.
         let others = self.all.iter().enumerate();
-        let others =
-            others.filter(|(record, it)| *record != self.record && !it.is_of(&self.evidence.host));
+        let others = others
+            .filter(|(journal, it)| *journal != self.journal && !it.is_of(&self.evidence.host));
         let (mut had, mut missed) = (None, false);
         for (_, other) in others {
             let Some(channel) = other.channels.get(&self.id) else {
@@ -507,7 +507,7 @@ impl Judge<'_> {
             number += 1;
             Finding {
                 gap: number,
-                ..unrepairable(self.record, self.id, epoch, at, sequences)
+                ..unrepairable(self.journal, self.id, epoch, at, sequences)
             }
         };
         for (at, epoch, sequence, event) in &self.channel.sources {

@@ -130,7 +130,7 @@ fn repair_request_beyond_window_is_deferred() {
 
 #[test]
 fn unanswered_attempts_exhaust_path() {
-    let mut bench = Bench::new(|config| config.nack_tries = 3);
+    let mut bench = Bench::new(|config| config.nack_attempts = 3);
     bench.miss(5, 5, 100);
     for _ in 0..3 {
         let now = bench.next_request();
@@ -301,7 +301,7 @@ fn long_burst_is_replayed_or_given_up() {
 
 #[test]
 fn refused_range_is_postponed_without_counting_attempt() {
-    let mut bench = Bench::new(|config| config.nack_tries = 1);
+    let mut bench = Bench::new(|config| config.nack_attempts = 1);
     bench.miss(5, 8, 100);
     assert_eq!(bench.repairs(100), [range(5, 8)]);
     assert_eq!(bench.repair.refusal_wait(Nanos(1)), Nanos(RETRY));

@@ -22,7 +22,7 @@ const SLOT_LEN: u32 = 256;
 /// A receiver that has joined, and the items that it delivered.
 struct Bench {
     receiver: Receiver,
-    told: Vec<String>,
+    reported: Vec<String>,
 }
 
 impl Bench {
@@ -55,7 +55,7 @@ impl Bench {
         let (channel, now) = (offer.channel, Nanos(1));
         let mut bench = Self {
             receiver: Receiver::new(config, channel, ring, 2, 7, now, counters),
-            told: Vec::new(),
+            reported: Vec::new(),
         };
         bench.with(|receiver, mut on| {
             receiver.handle_welcome(now, &offer, Start::Live, &mut on);
@@ -64,9 +64,9 @@ impl Bench {
     }
 
     fn with(&mut self, f: impl FnOnce(&mut Receiver, &mut dyn FnMut(Item<'_>))) {
-        let told = &mut self.told;
+        let reported = &mut self.reported;
         f(&mut self.receiver, &mut |item| {
-            told.push(match item {
+            reported.push(match item {
                 // Without the address of the record.
                 Item::Record(position, record) => {
                     format!("{position:?} {:?}", record.get::<MboMsg>())
@@ -78,7 +78,7 @@ impl Bench {
 
     /// The whole state, and all that was delivered.
     fn all(&self) -> String {
-        format!("{:?}\n{:?}", self.receiver, self.told)
+        format!("{:?}\n{:?}", self.receiver, self.reported)
     }
 }
 
@@ -117,7 +117,7 @@ fn datagram(kind: Kind, sequence: u64, count: u16, relay: u8) -> Vec<u8> {
 
 #[test]
 fn fast_path_leaves_same_state_as_full_path() {
-    let mut straight = 0;
+    let mut fast = 0;
     for seed in 0..200 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let deliveries = [
@@ -164,7 +164,7 @@ fn fast_path_leaves_same_state_as_full_path() {
             let datagram = Datagram::parse(aligned.of(&bytes)).unwrap();
             let now = Nanos(10 + step * 10);
             let is_of_line = matches!(via, Via::Line(_)) && verdict == CrcVerdict::Good;
-            straight += u64::from(is_of_line && either.receiver.is_fast_path(&datagram));
+            fast += u64::from(is_of_line && either.receiver.is_fast_path(&datagram));
             either.with(|it, mut on| {
                 it.handle_datagram(now, via, &datagram, verdict, &mut on);
             });
@@ -198,5 +198,5 @@ fn fast_path_leaves_same_state_as_full_path() {
             assert_eq!(either.all(), long.all(), "seed {seed}, step {step}");
         }
     }
-    assert!(straight > 1_000, "{straight} took the fast path");
+    assert!(fast > 1_000, "{fast} took the fast path");
 }

@@ -1,6 +1,6 @@
 //! Reports of subscribers in their cursors.
 
-use super::granting::{poor, reader};
+use super::read_grant::{poor, reader};
 use super::*;
 use crate::control::{CURSOR_WORDS, RemoteAccess, Report};
 
@@ -34,9 +34,9 @@ impl Bench {
         (bench, session)
     }
 
-    fn look(&mut self, words: &[u64; CURSOR_WORDS]) -> Option<Progress> {
-        let told = self.core.handle_cursor(self.now, PeerId(1), CHANNEL, words);
-        told.map(|(owner, progress)| {
+    fn poll(&mut self, words: &[u64; CURSOR_WORDS]) -> Option<Progress> {
+        let reported = self.core.handle_cursor(self.now, PeerId(1), CHANNEL, words);
+        reported.map(|(owner, progress)| {
             assert_eq!(owner, PeerId(0));
             progress
         })
@@ -55,16 +55,16 @@ fn cursor_is_granted_only_to_the_holder_of_a_ring_grant() {
     assert!(!bench.core.grant_cursor(PeerId(1), other, CURSOR));
     assert!(grant(&mut bench, 1));
     let got = bench.take(0);
-    let [Got::Grant(told)] = &got[..] else {
+    let [Got::Grant(reported)] = &got[..] else {
         panic!("{got:?}");
     };
-    assert_eq!((told.cursor, told.attempt), (Some(CURSOR), 5));
+    assert_eq!((reported.cursor, reported.attempt), (Some(CURSOR), 5));
     assert_eq!(bench.core.counters.cursor_grants.get(), 1);
     // From then on, the GRANT contains the cursor beside the tokens.
-    let more = bench.look(&report(session, 1, 0, 1 << 16));
+    let more = bench.poll(&report(session, 1, 0, 1 << 16));
     assert!(more.is_some());
     let got = bench.take(0);
-    assert!(matches!(&got[..], [Got::Grant(told)] if told.cursor == Some(CURSOR)));
+    assert!(matches!(&got[..], [Got::Grant(reported)] if reported.cursor == Some(CURSOR)));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn cursor_report_counts_as_progress_without_an_answer() {
     bench.publish(40);
     bench.drain();
     bench.events();
-    let known = bench.look(&report(session, 1, 7, 0)).unwrap();
+    let known = bench.poll(&report(session, 1, 7, 0)).unwrap();
     assert_eq!((known.sequence, known.heard), (Sequence(7), Sequence(8)));
     assert_eq!(known.lost_records, 3);
     assert!(matches!(
@@ -82,16 +82,16 @@ fn cursor_report_counts_as_progress_without_an_answer() {
     ));
     assert_eq!(bench.drain().len(), 0, "nothing is answered");
     // The same report again, and an older one.
-    assert_eq!(bench.look(&report(session, 1, 7, 0)), None);
-    assert!(bench.look(&report(session, 4, 30, 0)).is_some());
-    assert_eq!(bench.look(&report(session, 3, 40, 0)), None);
+    assert_eq!(bench.poll(&report(session, 1, 7, 0)), None);
+    assert!(bench.poll(&report(session, 4, 30, 0)).is_some());
+    assert_eq!(bench.poll(&report(session, 3, 40, 0)), None);
     let counters = &bench.counters;
     let of = (counters.cursor_reports.get(), counters.cursor_ignored.get());
     assert_eq!(of, (2, 1));
     // PROGRESS was ahead of the cursor.
-    bench.tell(0, Message::Progress(progress(35)));
-    assert_eq!(bench.look(&report(session, 5, 33, 0)), None);
-    assert!(bench.look(&report(session, 6, 36, 0)).is_some());
+    bench.deliver(0, Message::Progress(progress(35)));
+    assert_eq!(bench.poll(&report(session, 5, 33, 0)), None);
+    assert!(bench.poll(&report(session, 6, 36, 0)).is_some());
     assert_eq!(bench.counters.cursor_reports.get(), 4);
 }
 
@@ -107,8 +107,8 @@ fn older_cursor_report_lowers_no_status() {
         heard: Sequence(41),
         ..progress(35)
     };
-    bench.tell(0, Message::Progress(heard));
-    assert!(bench.look(&report(session, 1, 35, 0)).is_some());
+    bench.deliver(0, Message::Progress(heard));
+    assert!(bench.poll(&report(session, 1, 35, 0)).is_some());
     let got = bench.take(0);
     assert!(
         matches!(&got[..], [Got::Status(it)] if it.newest == Sequence(41)),
@@ -119,17 +119,17 @@ fn older_cursor_report_lowers_no_status() {
 #[test]
 fn torn_or_foreign_cursor_report_is_counted_and_ignored() {
     let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
-    assert_eq!(bench.look(&[0; CURSOR_WORDS]), None);
+    assert_eq!(bench.poll(&[0; CURSOR_WORDS]), None);
     let mut torn = report(session, 1, 9, 0);
     torn[3] = 8;
-    assert_eq!(bench.look(&torn), None);
-    assert_eq!(bench.look(&report(session + 1, 1, 9, 0)), None);
+    assert_eq!(bench.poll(&torn), None);
+    assert_eq!(bench.poll(&report(session + 1, 1, 9, 0)), None);
     let counters = &bench.counters;
     let of = (counters.cursor_torn.get(), counters.cursor_ignored.get());
     assert_eq!((of, counters.cursor_reports.get()), ((1, 1), 0));
-    assert!(bench.look(&report(session, 1, 9, 0)).is_some());
+    assert!(bench.poll(&report(session, 1, 9, 0)).is_some());
     bench.core.handle_disconnected(PeerId(1));
-    assert_eq!(bench.look(&report(session, 2, 9, 0)), None, "it is gone");
+    assert_eq!(bench.poll(&report(session, 2, 9, 0)), None, "it is gone");
     // The reports of the next connection restart.
     bench.connect(2, reader(session, 6));
     bench.grant(2);
@@ -143,8 +143,8 @@ fn torn_or_foreign_cursor_report_is_counted_and_ignored() {
 fn tokens_are_renewed_by_a_report_as_by_progress() {
     let (mut bench, session) = Bench::with_cursor(poor());
     let before = bench.tokens().unwrap();
-    assert!(bench.look(&report(session, 1, 0, before / 2)).is_some());
+    assert!(bench.poll(&report(session, 1, 0, before / 2)).is_some());
     assert_eq!(bench.tokens(), None, "half is left");
-    assert!(bench.look(&report(session, 2, 0, before / 2 + 1)).is_some());
+    assert!(bench.poll(&report(session, 2, 0, before / 2 + 1)).is_some());
     assert_eq!(bench.tokens(), Some(before + before / 2 + 1));
 }

@@ -129,9 +129,9 @@ impl Cursor {
         for (index, totals) in self.totals.iter_mut().enumerate() {
             let at = 1 + index * CHECKPOINT_WORDS;
             let words: &[u64; CHECKPOINT_WORDS] = self.buffer[at..].first_chunk()?;
-            let told = Totals::unpack(words);
-            if let Some(overrun) = totals.catch_up(told) {
-                let position = position_at(&told);
+            let reported = Totals::unpack(words);
+            if let Some(overrun) = totals.catch_up(reported) {
+                let position = position_at(&reported);
                 return Some(Entry::Overrun(index, position, overrun));
             }
         }

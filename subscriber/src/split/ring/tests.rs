@@ -198,8 +198,8 @@ fn lapped_reader_learns_exact_miss_of_each_channel() {
         let records = read.records_of(channel) + read.sum(channel, |it| it.records);
         assert_eq!(records, written[channel], "channel {channel}");
         let read_events = read.events.iter().filter(|(it, _)| *it == channel).count() as u64;
-        let told = read_events + read.sum(channel, |it| it.events);
-        assert_eq!(told, events[channel], "channel {channel}");
+        let reported = read_events + read.sum(channel, |it| it.events);
+        assert_eq!(reported, events[channel], "channel {channel}");
     }
     assert_eq!(read.overruns.len(), 2, "nothing was written of channel 2");
     let (_, overrun) = read.overruns[0];
@@ -209,10 +209,10 @@ fn lapped_reader_learns_exact_miss_of_each_channel() {
         Event::Lost(loss) => loss.records.unwrap_or(0),
         other => panic!("{other}"),
     });
-    let told: u64 = (0..2)
+    let reported: u64 = (0..2)
         .map(|channel| read.sum(channel, |it| it.lost_records))
         .sum();
-    assert_eq!(told + seen_lost.sum::<u64>(), lost_records);
+    assert_eq!(reported + seen_lost.sum::<u64>(), lost_records);
     let unknown = |it: &Overrun| it.losses_of_unknown_size;
     let of_each = (read.sum(0, unknown), read.sum(1, unknown));
     assert_eq!(of_each, (0, 3), "one of each epoch");
@@ -232,24 +232,24 @@ fn lapped_reader_learns_exact_miss_of_each_channel() {
 #[test]
 fn lapped_reader_learns_state_of_each_channel() {
     let (mut writer, mut cursor) = Writer::new(SIZE_MIN, [Totals::default(); 3].into());
-    let tell = |writer: &mut Writer, channel: u16, epoch, event: Event| {
+    let emit = |writer: &mut Writer, channel: u16, epoch, event: Event| {
         let position = position(channel, epoch, 1);
         writer.event(channel.into(), &position, &event);
     };
     let joined = || Event::Joined { after: Sequence(0) };
     for channel in 0..3 {
-        tell(&mut writer, channel, 5, joined());
-        tell(&mut writer, channel, 5, Event::Live);
+        emit(&mut writer, channel, 5, joined());
+        emit(&mut writer, channel, 5, Event::Live);
     }
-    tell(&mut writer, 2, 5, Event::Stale);
+    emit(&mut writer, 2, 5, Event::Stale);
     writer.flush();
     let mut read = Read::default();
     read.all(&mut cursor);
     let (from, to) = (Epoch(5), Epoch(6));
-    tell(&mut writer, 0, 5, Event::Stale);
-    tell(&mut writer, 0, 5, Event::LineDown(LineId(1)));
-    tell(&mut writer, 0, 5, Event::EpochChanged { from, to });
-    tell(&mut writer, 1, 5, Event::EndOfSession);
+    emit(&mut writer, 0, 5, Event::Stale);
+    emit(&mut writer, 0, 5, Event::LineDown(LineId(1)));
+    emit(&mut writer, 0, 5, Event::EpochChanged { from, to });
+    emit(&mut writer, 1, 5, Event::EndOfSession);
     let lost = StreamEvent::SourceLost {
         source: SourceId(1),
         reason: SourceLossReason::Gap,
@@ -257,12 +257,12 @@ fn lapped_reader_learns_state_of_each_channel() {
         messages: 1,
         instruments: Vec::new(),
     };
-    tell(&mut writer, 1, 5, Event::Stream(lost));
+    emit(&mut writer, 1, 5, Event::Stream(lost));
     let fenced = Event::FencingViolation {
         sequence: Sequence(1),
         wrong_one_delivered: false,
     };
-    tell(&mut writer, 1, 5, fenced);
+    emit(&mut writer, 1, 5, fenced);
     // Write only to channel 0, far more than the ring holds, and nothing to channel 2.
     for number in 1..=60_000 {
         write(&mut writer, 0, 6, number);
@@ -302,7 +302,7 @@ fn lapped_reader_learns_state_of_each_channel() {
     // The overrun does not include events that the reader had read itself.
     assert!(cursor.totals()[2].state.stale && cursor.totals()[2].state.live);
     // A reader that continues from there ends with the same state as one that read everything.
-    tell(&mut writer, 0, 6, Event::Recovered);
+    emit(&mut writer, 0, 6, Event::Recovered);
     writer.flush();
     read.all(&mut cursor);
     assert_eq!(cursor.totals()[0].state, StreamState { lines_down, ..up });
@@ -368,8 +368,8 @@ fn readers_at_any_speed_see_whole_entries_and_balance() {
     drop(writer);
     for reader in readers {
         let read = reader.join().unwrap();
-        let told = |channel| read.records_of(channel) + read.sum(channel, |it| it.records);
-        assert_eq!((told(0), told(1)), (RECORDS / 5 * 4, RECORDS / 5));
+        let reported = |channel| read.records_of(channel) + read.sum(channel, |it| it.records);
+        assert_eq!((reported(0), reported(1)), (RECORDS / 5 * 4, RECORDS / 5));
         let events = read.events.len() as u64 + read.sum(0, |it| it.events);
         assert_eq!(events, RECORDS / 1_000);
         let order = read.records.windows(2).all(|pair| pair[0].2 < pair[1].2);

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let desk = Desk::open(clock);
     let done = take_part(&desk, &task);
     if let Err(failure) = &done {
-        desk.say(&Word::Failed(failure.0.clone()));
+        desk.send(&Word::Failed(failure.0.clone()));
     }
     // Exit at once, without waiting for the libraries' own threads and handlers.
     std::process::exit(if done.is_ok() { 0 } else { 4 });
@@ -57,7 +57,7 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
             Role::Ping => {
                 let mut sender = iceoryx::Sender::open(task, 0)?;
                 let mut receiver = iceoryx::Receiver::open(task, 1)?;
-                desk.say(&Word::Ready(String::new()));
+                desk.send(&Word::Ready(String::new()));
                 desk.connect(|| Ok(()))?;
                 side::ping(desk, task, &mut sender, &mut receiver)
             }
@@ -75,7 +75,7 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
         Role::Ping => {
             let mut sender = aeron::Sender::open(&host, task, 0)?;
             let mut receiver = aeron::Receiver::open(&host, task, 1)?;
-            desk.say(&Word::Ready(String::new()));
+            desk.send(&Word::Ready(String::new()));
             desk.connect(|| sender.drive())?;
             side::ping(desk, task, &mut sender, &mut receiver)
         }

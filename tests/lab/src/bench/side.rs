@@ -129,7 +129,7 @@ impl Desk {
     }
 
     /// Sends a word to the bench.
-    pub(crate) fn say(&self, word: &Word) {
+    pub(crate) fn send(&self, word: &Word) {
         let text = serde_json::to_string(word).unwrap_or_default();
         let mut out = stdout().lock();
         // A write fails only when the bench is gone, and then the orders end too.
@@ -150,7 +150,7 @@ impl Desk {
 
 /// Publishes the load of the task, then drives the stream until the bench says to finish.
 pub(crate) fn send(desk: &Desk, task: &Task, carry: &mut impl Carry) -> Outcome<()> {
-    desk.say(&Word::Ready(carry.address()));
+    desk.send(&Word::Ready(carry.address()));
     while !desk.go.load(Relaxed) || !carry.is_joined() {
         carry.drive()?;
         std::thread::yield_now();
@@ -166,7 +166,7 @@ pub(crate) fn send(desk: &Desk, task: &Task, carry: &mut impl Carry) -> Outcome<
         Load::Feed { .. } => return Err("no contender for feeds".into()),
     };
     let (took, cpu) = ((desk.clock)() - began, cpu_ns() - cpu);
-    desk.say(&Word::Sent(ticks));
+    desk.send(&Word::Sent(ticks));
     while !desk.finish.load(Relaxed) {
         carry.drive()?;
         std::thread::yield_now();
@@ -179,7 +179,7 @@ pub(crate) fn send(desk: &Desk, task: &Task, carry: &mut impl Carry) -> Outcome<
         notes: carry.notes(),
         ..Part::default()
     };
-    desk.say(&Word::Done(Box::new(part)));
+    desk.send(&Word::Done(Box::new(part)));
     Ok(())
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome
         take.poll(|_, _| {})?;
         std::thread::yield_now();
     }
-    desk.say(&Word::Joined);
+    desk.send(&Word::Joined);
     let share_core = task.receivers > 1;
     let mut account = Account::new(task.load)?;
     let (mut cpu, mut waits_from) = (0, 0);
@@ -275,7 +275,7 @@ pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome
     part.cpu_ns = cpu_ns;
     part.memory_bytes = memory_bytes();
     part.notes = take.notes();
-    desk.say(&Word::Done(Box::new(part)));
+    desk.send(&Word::Done(Box::new(part)));
     Ok(())
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn ping(
         take.poll(|_, _| {})?;
         std::thread::yield_now();
     }
-    desk.say(&Word::Joined);
+    desk.send(&Word::Joined);
     while !desk.go.load(Relaxed) || !carry.is_joined() {
         carry.drive()?;
         take.poll(|_, _| {})?;
@@ -339,20 +339,20 @@ pub(crate) fn ping(
     let mut part = account.part(asked_for, take.declared_lost());
     part.cpu_ns = cpu_ns() - cpu;
     part.memory_bytes = memory_bytes();
-    desk.say(&Word::Sent(asked_for));
-    desk.say(&Word::Done(Box::new(part)));
+    desk.send(&Word::Sent(asked_for));
+    desk.send(&Word::Done(Box::new(part)));
     Ok(())
 }
 
 /// Sends back every received tick, until the bench says to finish.
 pub(crate) fn echo(desk: &Desk, carry: &mut impl Carry, take: &mut impl Take) -> Outcome<()> {
-    desk.say(&Word::Ready(carry.address()));
+    desk.send(&Word::Ready(carry.address()));
     let mut joined = false;
     let (mut ticks, mut failure, mut idle) = (0, None, 0);
     while !desk.finish.load(Relaxed) {
         if !joined && take.is_joined() {
             joined = true;
-            desk.say(&Word::Joined);
+            desk.send(&Word::Joined);
         }
         let came = take.poll(|tick, _| {
             let Some(tick) = tick else { return };
@@ -385,7 +385,7 @@ pub(crate) fn echo(desk: &Desk, carry: &mut impl Carry, take: &mut impl Take) ->
         memory_bytes: memory_bytes(),
         ..Part::default()
     };
-    desk.say(&Word::Done(Box::new(part)));
+    desk.send(&Word::Done(Box::new(part)));
     Ok(())
 }
 

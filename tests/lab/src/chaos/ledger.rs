@@ -32,7 +32,7 @@ pub(crate) enum Line {
     /// An unknown number of records at the end of this epoch is lost, because its publisher died.
     Tail { channel: ChannelId, epoch: Epoch },
     /// An event that the application received, as text for people.
-    Told { channel: ChannelId, what: String },
+    Reported { channel: ChannelId, what: String },
     /// A violation of an invariant.
     Wrong { channel: ChannelId, what: String },
     /// The session ended. `whole` is the digest of the epoch's records if all were delivered.
@@ -209,7 +209,7 @@ impl Ledger {
         }
         if !matches!(event, Event::GapRecovered { .. }) {
             let what = event.to_string();
-            self.write(&Line::Told { channel, what });
+            self.write(&Line::Reported { channel, what });
         }
     }
 

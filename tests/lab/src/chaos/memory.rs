@@ -1,6 +1,6 @@
 //! How much memory processes hold over their lives, and whether that grows.
 //!
-//! Rings, windows and flight records are touched for the first time when they are needed. Growth of a young
+//! Rings, windows and journals are touched for the first time when they are needed. Growth of a young
 //! process is therefore no leak, but no process may hold more than all of them together.
 
 use std::time::{Duration, Instant};

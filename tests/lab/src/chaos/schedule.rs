@@ -56,7 +56,7 @@ pub(crate) enum Fault {
     Limit(Who, u32),
     /// Foreign datagrams and connections.
     Strangers,
-    /// The file system of rings, state, audit and flight records is full.
+    /// The file system of rings, state, audit and journals is full.
     FillDisk,
 }
 

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::signals::Stop;
 
-/// Size of a flight record.
+/// Size of a journal.
 const RECORD_BYTES: usize = 4 << 20;
 /// Time to go on after the end, so that the publisher receives the last reports.
 const AFTER_END: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) interface: String,
     pub(crate) channels: Vec<String>,
     pub(crate) ledger: PathBuf,
-    /// Path of its flight record.
+    /// Path of its journal.
     pub(crate) record: PathBuf,
     /// Whether to join at the oldest datagram instead of the newest.
     pub(crate) from_oldest: bool,

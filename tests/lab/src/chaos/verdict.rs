@@ -194,7 +194,7 @@ impl Compare {
                 Line::Wrong { channel, what } => {
                     self.wrong(name, format_args!("channel {channel}: {what}"));
                 }
-                Line::Told { .. } => {}
+                Line::Reported { .. } => {}
                 Line::Ended {
                     channel,
                     epoch,

@@ -15,7 +15,7 @@ use crate::checks::refusals::RefusalCheck;
 use crate::faults::plan::Plan;
 use crate::faults::plan::channels;
 use crate::feed::Feed;
-use crate::feed::flight_record;
+use crate::feed::journal;
 use crate::network::cursors::Cursors;
 use crate::network::reads::Granted;
 use crate::truth::Truth;
@@ -123,7 +123,7 @@ impl Publisher {
             }
         }
         if plan.recorded.is_some() {
-            flight_record::record_repair(&mut repair, now);
+            journal::record_repair(&mut repair, now);
         }
         if plan.nack_path || plan.read_path {
             let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
@@ -171,11 +171,11 @@ impl Publisher {
                 }
                 ring.seal(kind, count);
             }
-            let (told, made) = (ring.next_record(), feed.number());
+            let (reported, made) = (ring.next_record(), feed.number());
             let (whole, last) = (!feed.core.is_open(), ring.last());
-            if last != feed.core.sealed() || told > made || (whole && told != made) {
+            if last != feed.core.sealed() || reported > made || (whole && reported != made) {
                 return Err(format!(
-                    "{made} is the next record, the ring says {told} after {last}"
+                    "{made} is the next record, the ring says {reported} after {last}"
                 ));
             }
         }

@@ -25,7 +25,7 @@ use crate::checks::nack_validity::{Alarm, NackCheck};
 use crate::checks::silence::SilenceCheck;
 use crate::faults::plan::Plan;
 use crate::faults::plan::channels;
-use crate::feed::flight_record::record;
+use crate::feed::journal::record;
 use crate::network::packet::Packet;
 use crate::network::reads::READS;
 
@@ -178,7 +178,7 @@ impl Subscriber {
     pub fn input(
         &mut self,
         f: impl FnOnce(&mut Journaled<SubscriberCore>, &mut dyn FnMut(Item<'_>)),
-        mut told: impl FnMut(&mut Following, &Item<'_>),
+        mut reported: impl FnMut(&mut Following, &Item<'_>),
     ) {
         let Self {
             core, following, ..
@@ -189,7 +189,7 @@ impl Subscriber {
                 .iter_mut()
                 .find(|of| of.channel == position.channel);
             if let Some(of) = of {
-                told(of, &item);
+                reported(of, &item);
             }
         });
     }

@@ -10,7 +10,7 @@ use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Kind};
 
-use crate::checks::epoch_lineage::Told;
+use crate::checks::epoch_lineage::Reported;
 use crate::truth::{EpochTruth, Link, Truth};
 
 /// The position and the counts of one subscriber in the stream of one channel.
@@ -25,7 +25,7 @@ pub struct Stream {
     /// The epoch that the core follows; it equals `epoch` or descends from it.
     followed: Epoch,
     /// Records that dead ends of the stream delivered or passed.
-    told: Told,
+    reported: Reported,
     /// First sequence of a loss of unknown size after which nothing was delivered.
     unknown_from: Option<Sequence>,
     /// Minimum and maximum of the repeated records that the next `EpochContinued` may report.
@@ -81,7 +81,7 @@ impl Stream {
             in_arrival_order: delivery == Delivery::Arrival,
             epoch: Epoch::NONE,
             followed: Epoch::NONE,
-            told: Told::default(),
+            reported: Reported::default(),
             unknown_from: None,
             repeats: None,
             cut: None,
@@ -127,7 +127,7 @@ impl Stream {
     /// Records, after an input, the epoch that the core follows.
     pub fn follows(&mut self, truth: &Truth, epoch: Epoch) {
         if let Some(link) = truth.descent(self.channel, self.followed, epoch) {
-            self.go_on(truth, epoch, link);
+            self.continue_epoch(truth, epoch, link);
         }
     }
 
@@ -216,7 +216,7 @@ impl Stream {
         };
         while !early
             && sealed.first_record + part < number
-            && self.told.may_skip(sealed.first_record + part)
+            && self.reported.may_skip(sealed.first_record + part)
         {
             part += 1;
         }
@@ -226,9 +226,9 @@ impl Stream {
                 sealed.first_record, sealed.count
             ));
         }
-        self.told.record(number)?;
+        self.reported.record(number)?;
         let rest = number + 1..sealed.first_record + sealed.count;
-        let whole = rest.clone().all(|number| self.told.may_skip(number));
+        let whole = rest.clone().all(|number| self.reported.may_skip(number));
         self.records += 1;
         self.digest = self
             .digest
@@ -462,7 +462,7 @@ impl Stream {
     fn cost(&mut self, loss: &Loss, numbers: std::ops::Range<u64>) -> Checked {
         let range = loss.sequences;
         // Records that a dead end delivered are not lost with another copy.
-        let (least, most) = self.told.within(&numbers);
+        let (least, most) = self.reported.within(&numbers);
         let all = numbers.end - numbers.start;
         let (real, may_be) = (all - least, all - most.min(all));
         match loss.records {
@@ -502,7 +502,7 @@ impl Stream {
         };
         (self.epoch, self.next, self.part) = (to, first, 0);
         self.followed = to;
-        self.told.clear();
+        self.reported.clear();
         (self.unknown_from, self.repeats) = (None, None);
         (self.ended, self.tail_lost) = (false, false);
         self.of_unknown_size = None;
@@ -526,7 +526,7 @@ impl Stream {
             return Err(format!("{from} continued by {to} behind {last}, in {here}"));
         };
         if self.followed == from {
-            self.go_on(truth, to, link);
+            self.continue_epoch(truth, to, link);
         }
         self.catch_up(truth, last.next());
         if self.next <= last || self.part != 0 {
@@ -546,9 +546,9 @@ impl Stream {
 
     /// Moves to an epoch that continues the one before. Records beyond the link are remembered as a
     /// dead end, and `next` returns to the link.
-    fn go_on(&mut self, truth: &Truth, to: Epoch, link: Link) {
+    fn continue_epoch(&mut self, truth: &Truth, to: Epoch, link: Link) {
         let (channel, from) = (self.channel, self.followed);
-        let exact = self.told.is_empty();
+        let exact = self.reported.is_empty();
         let (mut least, mut more) = (0, 0);
         if self.next > link.last.next() {
             let to_number = truth.record_at(channel, from, self.next) + self.part;
@@ -558,17 +558,17 @@ impl Stream {
                 None if self.begins_anywhere && self.joined == self.next => link.next_record,
                 known => known.unwrap_or(to_number).max(link.next_record),
             };
-            least += self.told.deliver(link.next_record..known);
-            more += self.told.pass(known..to_number);
+            least += self.reported.deliver(link.next_record..known);
+            more += self.reported.pass(known..to_number);
             (self.next, self.part) = (link.last.next(), 0);
         }
         for early in self.early.split_off(&link.last.next().0) {
             let sealed = truth.sealed_at(channel, from, Sequence(early));
             let numbers = sealed.map_or(0..0, |s| s.first_record..s.first_record + s.count);
-            least += self.told.deliver(numbers);
+            least += self.reported.deliver(numbers);
         }
         self.repeats = exact.then_some((least, least + more));
-        self.told.continues();
+        self.reported.continues();
         self.decided.retain(|of, _| *of <= link.last.0);
         self.of_unknown_size
             .take_if(|(range, _)| range.first > link.last);
@@ -588,7 +588,7 @@ impl Stream {
             (self.next, self.part) = (after.next(), 0);
         }
         self.early.split_off(&after.next().0);
-        self.told.clear();
+        self.reported.clear();
         self.decided.retain(|of, _| *of <= after.0);
         self.of_unknown_size
             .take_if(|(range, _)| range.first > after);
@@ -610,7 +610,7 @@ impl Stream {
         let line = (self.channel, self.followed);
         let (mut at, mut part) = (self.next, self.part);
         while at < to
-            && (self.early.contains(&at.0) || self.told.may_skip_all(truth, line, (at, part)))
+            && (self.early.contains(&at.0) || self.reported.may_skip_all(truth, line, (at, part)))
         {
             (at, part) = (at.next(), 0);
         }

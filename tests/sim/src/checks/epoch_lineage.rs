@@ -10,7 +10,7 @@ use crate::truth::Truth;
 
 /// Numbers of the records delivered or passed since the stream was first continued.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Reported {
     /// Whether the stream was continued.
     continued: bool,
     /// Delivered records.
@@ -20,7 +20,7 @@ pub(crate) struct Told {
     passed: BTreeSet<u64>,
 }
 
-impl Told {
+impl Reported {
     /// Records that the stream continues in another epoch with the same record numbers.
     pub(crate) fn continues(&mut self) {
         self.continued = true;

@@ -284,7 +284,7 @@ impl FirstNackCheck {
     }
 
     /// Records an event that the application received.
-    pub const fn told(&mut self, event: &Event) {
+    pub const fn reported(&mut self, event: &Event) {
         match event {
             Event::Joined { .. } | Event::EpochChanged { .. } => self.live = false,
             Event::Live => self.live = true,
@@ -461,7 +461,7 @@ mod tests {
     /// sequence 5 is missing since 10 us.
     fn check(config: ReceiverConfig) -> FirstNackCheck {
         let mut check = FirstNackCheck::new(config, 1, (8, 1_024));
-        check.told(&Event::Live);
+        check.reported(&Event::Live);
         check.settled((Sequence(5), Sequence(4)), None, true, us(1));
         settle(&mut check, 10);
         check
@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn superseded_hold_off_does_not_excuse_late_nack() {
         let mut of = FirstNackCheck::new(ReceiverConfig::default(), 1, (0, 1_024));
-        of.told(&Event::Live);
+        of.reported(&Event::Live);
         of.advised(us(50), us(1));
         of.advised(us(20), us(2));
         of.settled((Sequence(5), Sequence(4)), None, true, us(3));
@@ -629,7 +629,7 @@ mod tests {
     #[test]
     fn replay_and_long_runs_have_no_nack_deadline() {
         let mut of = check(ReceiverConfig::default());
-        of.told(&Event::Joined { after: Sequence(4) });
+        of.reported(&Event::Joined { after: Sequence(4) });
         settle(&mut of, 11);
         assert_eq!(of.on_time(us(900)), Ok(()));
         let mut of = check(ReceiverConfig::default());

@@ -86,7 +86,7 @@ impl JoinCheck {
     ///
     /// # Errors
     /// An event with a wrong start, or at a wrong time.
-    pub fn told(&mut self, channel: ChannelId, position: &Position, event: &Event) -> Checked {
+    pub fn reported(&mut self, channel: ChannelId, position: &Position, event: &Event) -> Checked {
         match event {
             Event::Joined { after } => {
                 self.seen.0 += 1;

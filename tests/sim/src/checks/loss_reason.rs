@@ -133,8 +133,8 @@ impl LossReasonCheck {
 
     /// Records a datagram of the followed epoch that is about to be passed to the core.
     pub fn datagram(&mut self, sequence: Sequence) {
-        let leap = sequence.since(self.heard.max(self.next));
-        self.word |= leap <= self.slots.min(self.config.burst_max.into());
+        let jump = sequence.since(self.heard.max(self.next));
+        self.word |= jump <= self.slots.min(self.config.burst_max.into());
     }
 
     /// Records that the core follows another epoch, which continues the one before behind `last`.
@@ -160,7 +160,7 @@ impl LossReasonCheck {
     }
 
     /// Records an item that the application received.
-    pub fn told(&mut self, item: &Item<'_>) {
+    pub fn reported(&mut self, item: &Item<'_>) {
         let Item::Event(position, event) = item else {
             return;
         };

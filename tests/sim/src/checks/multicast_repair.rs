@@ -148,7 +148,7 @@ impl MulticastRepairCheck {
     }
 
     /// Records a PROGRESS that was passed to the core.
-    pub fn told(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
+    pub fn reported(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
         let status = status_of(feed, progress.sent_at, now);
         self.statuses.insert((peer, feed.channel), status);
     }

@@ -36,8 +36,8 @@ struct Question {
     at: Option<Nanos>,
     /// After a refusal, the earliest and the latest time of the next request.
     again: Option<(Nanos, Nanos)>,
-    /// Number of NACKs that count as tries, and those of them since the last refusal.
-    tries: u32,
+    /// Number of NACKs that count as attempts, and those of them since the last refusal.
+    attempts: u32,
     sure: u32,
 }
 
@@ -189,37 +189,37 @@ impl NackRateCheck {
             first: now,
             at: None,
             again: None,
-            tries: 0,
+            attempts: 0,
             sure: 0,
         });
         if let Some(before) = question.at {
-            let doubled = |base: u64, tries: u32| {
-                base.saturating_mul(1 << tries.saturating_sub(1).min(DOUBLINGS_MAX))
+            let doubled = |base: u64, attempts: u32| {
+                base.saturating_mul(1 << attempts.saturating_sub(1).min(DOUBLINGS_MAX))
             };
             let soonest = before.after(Nanos(doubled(least, question.sure) / 4 * 3));
             if now.after(SLACK) < soonest {
-                let tries = question.tries;
+                let attempts = question.attempts;
                 return Err(format!(
                     "question {} for {sequence} at {now}, the one before at {before}; due at {soonest} at the soonest",
-                    tries + 1
+                    attempts + 1
                 ));
             }
             let patience = most / 4 * 5;
-            let latest = before.after(Nanos(doubled(most, question.tries) / 4 * 5));
+            let latest = before.after(Nanos(doubled(most, question.attempts) / 4 * 5));
             let latest = latest
                 .max(answered_at.after(Nanos(patience)))
                 .max(awake_at)
                 .after(SLACK);
             if now > latest {
-                let tries = question.tries;
+                let attempts = question.attempts;
                 return Err(format!(
                     "question {} for {sequence} at {now}, the one before at {before}; due at {latest} at the latest",
-                    tries + 1
+                    attempts + 1
                 ));
             }
         }
         question.at = Some(now);
-        question.tries += 1;
+        question.attempts += 1;
         question.sure += 1;
         Ok(())
     }
@@ -235,7 +235,7 @@ impl NackRateCheck {
             first: now,
             at: None,
             again: None,
-            tries: 0,
+            attempts: 0,
             sure: 0,
         };
         self.questions.entry(sequence.0).or_insert(question).at = None;
@@ -323,7 +323,7 @@ impl NackRateCheck {
         for (_, question) in self.questions.range_mut(range.first.0..=range.last.0) {
             question.again = Some(again);
             question.at = None;
-            question.tries = question.tries.saturating_sub(1);
+            question.attempts = question.attempts.saturating_sub(1);
             question.sure = 0;
         }
     }

@@ -48,7 +48,7 @@ pub struct NackCheck {
     slots: u64,
     /// For each sequence, the class, number and last time of its NACKs since the connection was
     /// established or the sequence was refused.
-    tries: BTreeMap<u64, (NackClass, u32, Nanos)>,
+    attempts: BTreeMap<u64, (NackClass, u32, Nanos)>,
     /// Sequences requested on the NACK connection that were neither refused nor requested again in
     /// another session.
     on_nack: BTreeSet<u64>,
@@ -84,7 +84,7 @@ impl NackCheck {
         Self {
             config,
             slots,
-            tries: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             on_nack: BTreeSet::new(),
             taken: BTreeMap::new(),
             doubts: BTreeSet::new(),
@@ -115,15 +115,15 @@ impl NackCheck {
         next.since(sequence) >= self.memory() / 4 * 3
     }
 
-    /// Returns whether a core considers this sequence a leap. `next` is its next sequence to
+    /// Returns whether a core considers this sequence a jump. `next` is its next sequence to
     /// deliver, `heard` the last known one.
     #[must_use]
-    pub fn leaps(&self, sequence: Sequence, next: Sequence, heard: Sequence) -> bool {
-        let leap_max = match self.config.delivery {
+    pub fn jumps(&self, sequence: Sequence, next: Sequence, heard: Sequence) -> bool {
+        let jump_max = match self.config.delivery {
             Delivery::Ordered => self.slots,
             _ => self.slots.min(self.config.burst_max.into()),
         };
-        sequence.since(heard.max(next)) > leap_max
+        sequence.since(heard.max(next)) > jump_max
     }
 
     /// Returns whether this content was the last one received for a sequence.
@@ -150,10 +150,10 @@ impl NackCheck {
         let oldest = next.minus(self.memory());
         drop_below(&mut self.taken, oldest);
         self.next = next;
-        drop_below(&mut self.tries, next);
+        drop_below(&mut self.attempts, next);
         self.on_nack = self.on_nack.split_off(&next.0);
         self.pace.settled(next);
-        if given.unconfirmed || self.leaps(sequence, next, heard) {
+        if given.unconfirmed || self.jumps(sequence, next, heard) {
             return None;
         }
         let Some(before) = self.taken.get(&sequence.0).copied() else {
@@ -216,7 +216,7 @@ impl NackCheck {
                 return Err("replay is asked for on the NACK connection".into());
             }
         }
-        drop_below(&mut self.tries, next);
+        drop_below(&mut self.attempts, next);
         let beyond = next.plus(self.span());
         for range in ranges {
             self.asked.1 += range.len();
@@ -252,15 +252,15 @@ impl NackCheck {
                     self.rungs.asks(None, sequence, now)?;
                     self.pace.asks(sequence, now)?;
                 }
-                let tries = self.tries.entry(sequence.0).or_insert((class, 0, now));
-                *tries = (class, tries.1 + 1, now);
-                if tries.1 > self.config.nack_tries {
-                    let tries = tries.1;
-                    return Err(format!("{tries} NACKs for {sequence} on one connection"));
+                let attempts = self.attempts.entry(sequence.0).or_insert((class, 0, now));
+                *attempts = (class, attempts.1 + 1, now);
+                if attempts.1 > self.config.nack_attempts {
+                    let attempts = attempts.1;
+                    return Err(format!("{attempts} NACKs for {sequence} on one connection"));
                 }
             }
         }
-        let replays = (self.tries.iter())
+        let replays = (self.attempts.iter())
             .filter(|(s, (class, ..))| *class == NackClass::Replay && !self.taken.contains_key(s));
         let (replays, most) = (replays.count(), self.config.replay_in_flight);
         if class == NackClass::Replay && replays > most as usize {
@@ -336,18 +336,18 @@ impl NackCheck {
             return;
         }
         self.rungs.refused(range.first.0..=range.last.0);
-        let refused: Vec<u64> = (self.tries.range(range.first.0..=range.last.0))
+        let refused: Vec<u64> = (self.attempts.range(range.first.0..=range.last.0))
             .map(|(s, _)| *s)
             .collect();
         for sequence in refused {
-            self.tries.remove(&sequence);
+            self.attempts.remove(&sequence);
         }
         (self.on_nack).retain(|s| *s < range.first.0 || *s > range.last.0);
     }
 
     /// Records that the subscriber closed the repair connection for lack of a response.
     pub fn gives_up(&mut self, now: Nanos) {
-        let open = (self.tries.iter()).filter(|(s, _)| !self.taken.contains_key(s));
+        let open = (self.attempts.iter()).filter(|(s, _)| !self.taken.contains_key(s));
         let waited = open.map(|(_, (_, _, at))| now.since(*at)).max();
         self.pace.gives_up(waited.unwrap_or(Nanos::ZERO));
     }
@@ -370,10 +370,10 @@ impl NackCheck {
                 self.pace.disconnected();
                 self.pace.restarted();
                 self.rungs.restarted();
-                self.tries.clear();
+                self.attempts.clear();
                 self.on_nack.clear();
             }
-            Path::Replay => (self.tries).retain(|_, (class, ..)| *class != NackClass::Replay),
+            Path::Replay => (self.attempts).retain(|_, (class, ..)| *class != NackClass::Replay),
             // Sequences requested on these paths are not requested there again.
             Path::Nack | Path::Read => {}
         }
@@ -383,7 +383,7 @@ impl NackCheck {
     pub fn restarted(&mut self) {
         self.pace.restarted();
         self.rungs.restarted();
-        self.tries.clear();
+        self.attempts.clear();
         self.on_nack.clear();
         self.taken.clear();
         self.next = Sequence::NONE;
@@ -399,7 +399,7 @@ impl NackCheck {
         let counts = |s: &u64| *s <= last.0;
         self.pace.restarted();
         self.rungs.restarted();
-        self.tries.retain(|s, _| counts(s));
+        self.attempts.retain(|s, _| counts(s));
         self.on_nack.retain(counts);
         self.taken.retain(|s, _| counts(s));
         self.next = self.next.min(last.next());
@@ -438,7 +438,7 @@ mod tests {
     fn asked() -> NackCheck {
         let config = ReceiverConfig {
             window_slots: 16,
-            nack_tries: 2,
+            nack_attempts: 2,
             replay_in_flight: 4,
             ..ReceiverConfig::default()
         };

@@ -112,10 +112,10 @@ impl SilenceCheck {
     /// # Errors
     /// A state that differs from the one that follows from the events.
     pub fn stands(&self, core: StreamState) -> Checked {
-        let told = self.state;
+        let reported = self.state;
         // A message of the publisher ends this state without an event.
-        let publisher_dead = told.publisher_dead;
-        if told
+        let publisher_dead = reported.publisher_dead;
+        if reported
             == (StreamState {
                 publisher_dead,
                 ..core
@@ -123,14 +123,14 @@ impl SilenceCheck {
         {
             return Ok(());
         }
-        Err(format!("stands {core}, and was told {told}"))
+        Err(format!("stands {core}, and was told {reported}"))
     }
 
     /// Checks an event that the application received.
     ///
     /// # Errors
     /// An event without a reason or at a wrong time.
-    pub fn told(&mut self, event: &Event, now: Nanos) -> Checked {
+    pub fn reported(&mut self, event: &Event, now: Nanos) -> Checked {
         let state = (self.stale, self.multicast_lost);
         self.state.follow(event);
         self.heard_since &= !matches!(event, Event::Recovered | Event::EndOfSession);
@@ -247,26 +247,26 @@ mod tests {
         };
         let mut of = SilenceCheck::new(config);
         let after = tickcast_reliability::types::Sequence(0);
-        of.told(&Event::Joined { after }, Nanos::ZERO).unwrap();
+        of.reported(&Event::Joined { after }, Nanos::ZERO).unwrap();
         of
     }
 
     #[test]
     fn stale_event_is_emitted_once_when_due() {
-        assert!(check().told(&Event::Stale, us(4_999)).is_err());
+        assert!(check().reported(&Event::Stale, us(4_999)).is_err());
         let mut of = check();
         assert_eq!(of.on_time(true, us(5_004)), Ok(()));
         assert!(of.on_time(true, us(5_010)).is_err());
-        assert_eq!(of.told(&Event::Stale, us(5_000)), Ok(()));
-        assert!(of.told(&Event::Stale, us(5_000)).is_err());
+        assert_eq!(of.reported(&Event::Stale, us(5_000)), Ok(()));
+        assert!(of.reported(&Event::Stale, us(5_000)).is_err());
         let mut heard = check();
-        heard.told(&Event::Stale, us(5_000)).unwrap();
+        heard.reported(&Event::Stale, us(5_000)).unwrap();
         heard.hears(0, None, us(6_000));
         assert!(heard.on_time(true, us(6_000)).is_err());
-        assert_eq!(heard.told(&Event::Recovered, us(6_000)), Ok(()));
+        assert_eq!(heard.reported(&Event::Recovered, us(6_000)), Ok(()));
         assert_eq!(heard.on_time(true, us(6_000)), Ok(()));
         assert!(
-            of.told(&Event::Recovered, us(6_000)).is_err(),
+            of.reported(&Event::Recovered, us(6_000)).is_err(),
             "nothing came"
         );
     }
@@ -276,19 +276,19 @@ mod tests {
         use tickcast_reliability::types::Epoch;
         let (from, to) = (Epoch(1), Epoch(2));
         let next = |of: &mut SilenceCheck, at| {
-            of.told(&Event::EndOfSession, at).unwrap();
-            of.told(&Event::EpochChanged { from, to }, at).unwrap();
+            of.reported(&Event::EndOfSession, at).unwrap();
+            of.reported(&Event::EpochChanged { from, to }, at).unwrap();
         };
         let mut of = check();
-        of.told(&Event::Stale, us(5_000)).unwrap();
+        of.reported(&Event::Stale, us(5_000)).unwrap();
         next(&mut of, us(9_000));
         of.hears(0, None, us(9_000));
         assert!(of.on_time(true, us(9_000)).is_err(), "it is not told");
-        assert_eq!(of.told(&Event::Recovered, us(9_000)), Ok(()));
+        assert_eq!(of.reported(&Event::Recovered, us(9_000)), Ok(()));
         let mut of = check();
         next(&mut of, us(9_000));
         assert_eq!(of.on_time(true, us(14_004)), Ok(()));
-        assert!(of.told(&Event::Stale, us(13_999)).is_err(), "too soon");
+        assert!(of.reported(&Event::Stale, us(13_999)).is_err(), "too soon");
         let mut of = check();
         assert!(of.stands(StreamState::default()).is_err(), "it has joined");
         let live = StreamState {
@@ -297,7 +297,7 @@ mod tests {
             ..StreamState::default()
         };
         assert_eq!(of.stands(live), Ok(()));
-        of.told(&Event::Stale, us(5_000)).unwrap();
+        of.reported(&Event::Stale, us(5_000)).unwrap();
         assert!(of.stands(live).is_err());
         assert_eq!(
             of.stands(StreamState {
@@ -311,26 +311,26 @@ mod tests {
     #[test]
     fn silent_stream_rejoins_and_reports_multicast_loss() {
         let mut of = check();
-        of.told(&Event::Stale, us(5_000)).unwrap();
+        of.reported(&Event::Stale, us(5_000)).unwrap();
         assert_eq!(of.on_time(true, us(205_000)), Ok(()));
         assert!(of.on_time(true, us(205_010)).is_err());
         of.rejoined(us(205_010));
         assert_eq!(of.on_time(true, us(205_010)), Ok(()));
         of.status();
-        assert_eq!(of.told(&Event::MulticastLost, us(206_000)), Ok(()));
+        assert_eq!(of.reported(&Event::MulticastLost, us(206_000)), Ok(()));
         assert!(of.on_time(true, us(206_010)).is_err());
         assert_eq!(of.on_time(false, us(206_010)), Ok(()), "it can't ask");
         of.hears(1, Some(us(100)), us(208_000));
-        assert!(of.told(&Event::MulticastRestored, us(208_000)).is_ok());
+        assert!(of.reported(&Event::MulticastRestored, us(208_000)).is_ok());
         assert!(of.on_time(true, us(208_000)).is_err(), "fresh, too");
-        assert_eq!(of.told(&Event::Recovered, us(208_000)), Ok(()));
+        assert_eq!(of.reported(&Event::Recovered, us(208_000)), Ok(()));
         assert_eq!(of.on_time(true, us(208_000)), Ok(()));
         let mut of = check();
-        of.told(&Event::Stale, us(5_000)).unwrap();
+        of.reported(&Event::Stale, us(5_000)).unwrap();
         of.status();
-        of.told(&Event::MulticastLost, us(6_000)).unwrap();
+        of.reported(&Event::MulticastLost, us(6_000)).unwrap();
         of.hears(0, None, us(7_000));
-        let out_of_order = of.told(&Event::Recovered, us(7_000));
+        let out_of_order = of.reported(&Event::Recovered, us(7_000));
         assert!(out_of_order.is_err(), "restored before it is fresh");
     }
 
@@ -338,13 +338,13 @@ mod tests {
     fn line_goes_down_beside_heard_one_and_returns() {
         let mut of = check();
         let (down, up) = (Event::LineDown(LineId(1)), Event::LineUp(LineId(1)));
-        assert!(of.told(&down, us(5_000)).is_err(), "both are silent");
+        assert!(of.reported(&down, us(5_000)).is_err(), "both are silent");
         let mut of_one = check();
         of_one.hears(0, None, us(4_000));
-        assert!(of_one.told(&down, us(4_000)).is_err(), "too soon");
+        assert!(of_one.reported(&down, us(4_000)).is_err(), "too soon");
         let mut of_one = check();
         of_one.hears(0, None, us(4_000));
-        assert_eq!(of_one.told(&down, us(5_000)), Ok(()));
-        assert!(of_one.told(&up, us(5_001)).is_err(), "it was not heard");
+        assert_eq!(of_one.reported(&down, us(5_000)), Ok(()));
+        assert!(of_one.reported(&up, us(5_001)).is_err(), "it was not heard");
     }
 }

@@ -58,14 +58,14 @@ pub struct Does<O> {
     /// Outputs, in order.
     pub outputs: Vec<O>,
     /// Items for the application, as text.
-    pub told: Vec<String>,
+    pub reported: Vec<String>,
 }
 
 impl<O> Default for Does<O> {
     fn default() -> Self {
         Self {
             outputs: Vec::new(),
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 }

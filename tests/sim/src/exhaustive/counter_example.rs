@@ -63,8 +63,8 @@ fn story(plan: &Plan, path: &[Step]) -> Result<String, String> {
     for (number, step) in path.iter().enumerate() {
         let result = world.apply(&mut cores, *step);
         let _ = writeln!(text, "{:>4}  {}", number + 1, words(*step));
-        for (receiver, told) in world.read_diary() {
-            let _ = writeln!(text, "        receiver {receiver} is told: {told}");
+        for (receiver, reported) in world.read_diary() {
+            let _ = writeln!(text, "        receiver {receiver} is told: {reported}");
         }
         if result.is_err() {
             return Ok(text);

@@ -160,7 +160,7 @@ impl World {
         let (to, does) = cores.receive(self.receivers[r].core, input)?;
         self.receivers[r].core = to;
         if let Some(diary) = &mut self.diary {
-            diary.extend(does.told.iter().map(|words| (r, words.clone())));
+            diary.extend(does.reported.iter().map(|words| (r, words.clone())));
         }
         for output in &does.outputs {
             let place = &mut self.receivers[r];

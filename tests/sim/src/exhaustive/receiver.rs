@@ -194,13 +194,13 @@ impl Receiver {
     fn input<T>(
         &mut self,
         (truth, joined_at): (&Truth, Option<Sequence>),
-        told: &mut Vec<String>,
+        reported: &mut Vec<String>,
         f: impl FnOnce(&mut SubscriberCore, &mut dyn FnMut(Item<'_>)) -> T,
     ) -> Result<T, String> {
         let mut wrong = None;
         let (items, who, causes) = (&mut self.items, self.who, &self.causes);
         let result = f(&mut self.core, &mut |item: Item<'_>| {
-            told.push(words(&item));
+            reported.push(words(&item));
             let right = items.take(truth, &item);
             let right = right.and_then(|()| allowed(&item, who, joined_at, causes));
             if let Err(what) = right {
@@ -254,13 +254,13 @@ impl Receiver {
         for _ in 0..ROUNDS_MAX {
             let mut busy = false;
             let with = (said.truth(truth), None);
-            let told = &mut does.told;
-            self.input(with, told, |core, mut on| {
+            let reported = &mut does.reported;
+            self.input(with, reported, |core, mut on| {
                 core.handle(now, SubscriberInput::Timeout, &mut on);
             })?;
             loop {
                 let with = (said.truth(truth), None);
-                let Some(path) = self.input(with, &mut does.told, |core, mut on| {
+                let Some(path) = self.input(with, &mut does.reported, |core, mut on| {
                     core.handle(now, SubscriberInput::Poll, &mut on);
                     core.poll_transmit(&mut bytes)
                 })?
@@ -318,13 +318,13 @@ impl Core for Receiver {
         ReceiverInput { event, truth }: ReceiverInput,
         does: &mut Does<ReceiverOutput>,
     ) -> Checked {
-        let (of, told) = (said.truth(truth), &mut does.told);
+        let (of, reported) = (said.truth(truth), &mut does.reported);
         match event {
             ReceiverEvent::Look => {}
             ReceiverEvent::Datagram(id) => {
                 let bytes = said.packet_bytes(id);
                 self.items.hears(bytes, said.is_forged(id), false);
-                self.input((of, None), told, |core, mut on| {
+                self.input((of, None), reported, |core, mut on| {
                     core.handle_bytes(now, (CHANNEL, LineId(0)), bytes, false, &mut on);
                 })?;
             }
@@ -334,7 +334,7 @@ impl Core for Receiver {
                 if let Message::Datagram(bytes) = &message {
                     self.items.hears(bytes, false, true);
                 }
-                self.input((of, joined_at), told, |core, mut on| {
+                self.input((of, joined_at), reported, |core, mut on| {
                     core.handle(
                         now,
                         SubscriberInput::message(PATHS[path], channel, &message),
@@ -347,7 +347,7 @@ impl Core for Receiver {
                 }
             }
             ReceiverEvent::Disconnected(path) => {
-                self.input((of, None), told, |core, mut on| {
+                self.input((of, None), reported, |core, mut on| {
                     core.handle(
                         now,
                         SubscriberInput::Disconnected(PATHS[path], LinkDownReason::Closed),
@@ -467,9 +467,9 @@ mod tests {
             panic!("no impostor is about");
         };
         stream.repairs.push((3, 1, 7));
-        let told = format!("{stream:?}");
+        let reported = format!("{stream:?}");
         assert_ne!(receiver.fingerprint(&mut printer, BEGIN), before);
-        let mut parts = printer.normal().windows(told.len());
-        assert!(parts.any(|part| part == told.as_bytes()), "{told}");
+        let mut parts = printer.normal().windows(reported.len());
+        assert!(parts.any(|part| part == reported.as_bytes()), "{reported}");
     }
 }

@@ -139,7 +139,7 @@ impl Search<'_> {
 pub struct Ends {
     /// Keyed by the halves of the fingerprints, which takes less memory.
     known: HashMap<[u64; 2], u8>,
-    on_the_way: Vec<([u64; 2], u32)>,
+    path: Vec<([u64; 2], u32)>,
     scratch: Vec<u8>,
 }
 
@@ -155,14 +155,14 @@ impl Ends {
     /// a violation on the path.
     pub fn settle(&mut self, cores: &mut Cores<'_>, mut world: World) -> Result<u32, String> {
         let (mut ticks, ticks_max) = (0, cores.plan.settle_ticks);
-        self.on_the_way.clear();
+        self.path.clear();
         for _ in 0..STEPS_MAX {
             let fingerprint = world.fingerprint(false, &mut self.scratch);
             let halves = [fingerprint as u64, (fingerprint >> 64) as u64];
             if let Some(known) = self.known.get(&halves) {
                 return Ok(self.reached(ticks + u32::from(*known)));
             }
-            self.on_the_way.push((halves, ticks));
+            self.path.push((halves, ticks));
             if let Some(step) = world.next_without_faults(cores) {
                 world.apply(cores, step)?;
                 continue;
@@ -180,7 +180,7 @@ impl Ends {
     }
 
     fn reached(&mut self, ticks: u32) -> u32 {
-        for (halves, before) in self.on_the_way.drain(..) {
+        for (halves, before) in self.path.drain(..) {
             let further = u8::try_from(ticks - before).unwrap_or(u8::MAX);
             self.known.insert(halves, further);
         }

@@ -92,7 +92,7 @@ pub enum Incident {
     /// The publisher pauses: all of its threads stop.
     Pause,
     /// The publisher resumes.
-    GoOn,
+    Unpause,
     /// The publisher's process ends, and the kernel resets its connections.
     Kill,
     /// The publisher's host disappears, without a reset of its connections.
@@ -150,7 +150,7 @@ impl Incident {
             Self::Leave(number, _) => ("leave", number),
             Self::Join(number) => ("join", number),
             Self::Pause => ("pause", 0),
-            Self::GoOn => ("go_on", 0),
+            Self::Unpause => ("unpause", 0),
             Self::Kill => ("kill", 0),
             Self::PowerCut => ("power_cut", 0),
             Self::Start => ("restart", 0),

@@ -102,7 +102,7 @@ pub struct Plan {
     /// A subscriber that is permanently broken. The others must be unaffected, whether it is present
     /// or absent.
     pub broken: Option<usize>,
-    /// Length in bytes of the flight record of each subscriber's core; `None` when not recorded.
+    /// Length in bytes of the journal of each subscriber's core; `None` when not recorded.
     pub recorded: Option<usize>,
     /// Number of subscribers, counted from the last, that are standbys: they keep a mirror.
     pub standbys: usize,
@@ -297,7 +297,7 @@ pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
         line_skew_us: pick(rng, &[100, 500]),
         line_silence_us: 5_000,
         nack_retry_us: 50,
-        nack_tries: pick(rng, &[3, 8]),
+        nack_attempts: pick(rng, &[3, 8]),
         burst_max: pick(rng, &[10, 100, 2048]),
         replay_in_flight: pick(rng, &[8, 64, 512]),
         unrepaired_wait_us: 2_000,

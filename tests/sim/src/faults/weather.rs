@@ -23,7 +23,7 @@ pub enum Whom {
 
 /// The datagrams that weather affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Affected {
     /// Every datagram.
     Any,
     /// Datagrams sent for the first time: no heartbeats, no repairs.
@@ -36,7 +36,7 @@ pub enum What {
     Last,
 }
 
-impl What {
+impl Affected {
     /// Returns the name under which a drop of these datagrams is counted.
     const fn dropped(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ pub struct Weather {
     /// The affected receivers.
     pub whom: Whom,
     /// The affected datagrams.
-    pub what: What,
+    pub what: Affected,
     /// The affected line; `None` means all lines.
     pub line: Option<u8>,
     /// Share of datagrams dropped, each independently.
@@ -99,7 +99,7 @@ impl Weather {
     pub const fn fair(whom: Whom) -> Self {
         Self {
             whom,
-            what: What::Any,
+            what: Affected::Any,
             line: None,
             drop: 0.0,
             burst: None,

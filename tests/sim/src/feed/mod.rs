@@ -1,7 +1,7 @@
 //! The feed of one channel of a publisher. It makes messages from its own seed, publishes them
 //! through the shipped core, and keeps a journal of the sealed datagrams.
 
-pub(crate) mod flight_record;
+pub(crate) mod journal;
 pub mod publisher_output;
 pub(crate) mod torn_copy;
 
@@ -110,7 +110,7 @@ impl Feed {
         let core = PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic);
         let mut core = JournaledPublisher::new(core);
         if plan.recorded.is_some() {
-            flight_record::record_publisher(&mut core, now);
+            journal::record_publisher(&mut core, now);
         }
         let seed = plan.seed ^ epoch.0.rotate_left(20) ^ u64::from(channel.0) << 8 ^ nth as u64;
         Self {
@@ -311,10 +311,10 @@ impl Interruption {
     /// Publishes the messages now.
     pub(crate) fn run(&mut self) {
         self.happened += 1;
-        self.result = self.go_on();
+        self.result = self.run_messages();
     }
 
-    fn go_on(&mut self) -> Result<(), String> {
+    fn run_messages(&mut self) -> Result<(), String> {
         for _ in 0..self.messages {
             if !self.feed.finished {
                 // Without a flush the last slot stays open and half written.

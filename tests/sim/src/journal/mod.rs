@@ -1,4 +1,4 @@
-//! Flight records: runs that are replayed from their records, and staged losses.
+//! Journals: runs that are replayed from their records, and staged losses.
 
 pub mod replay;
 pub mod staged;

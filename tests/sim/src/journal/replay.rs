@@ -15,7 +15,7 @@ use tickcast_reliability::wire::{Datagram, SEQUENCE_OFFSET};
 
 use crate::actors::publisher::Publisher;
 use crate::faults::plan::Plan;
-use crate::feed::flight_record::SHORT_LEN;
+use crate::feed::journal::SHORT_LEN;
 use crate::world::run_for_cores;
 
 /// Numbers of the records and inputs that were replayed.
@@ -88,9 +88,9 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
 /// # Errors
 /// A record that can't be replayed, or the first difference.
 pub fn republish(core: &mut JournaledPublisher, seen: &mut Seen) -> Result<(), String> {
-    let recorder = core.stop_recording().ok_or("it is not recorded")?;
-    let inputs = recorder.inputs();
-    let mut bytes = recorder.into_bytes();
+    let journal = core.take_journal().ok_or("it has no journal")?;
+    let inputs = journal.inputs();
+    let mut bytes = journal.into_bytes();
     // Each round erases the oldest segment and replays the rest.
     loop {
         let recording = match Journal::read(bytes.clone()) {
@@ -187,8 +187,8 @@ fn same_publisher(
 /// A damaged record, or counts that differ.
 fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
     let mut repair = publisher.repair;
-    let recorder = repair.stop_recording().ok_or("it is not recorded")?;
-    let recording = match Journal::read(recorder.into_bytes()) {
+    let journal = repair.take_journal().ok_or("it has no journal")?;
+    let recording = match Journal::read(journal.into_bytes()) {
         Ok(recording) => recording,
         // No peer connected.
         Err(JournalReadError::Empty) => return Ok(()),
@@ -210,7 +210,7 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
         RefusalReason::TooSlow,
     ];
     let [window, ahead, budget, too_slow] = reasons.map(refused);
-    let told = [serving.given, window, ahead, budget, too_slow];
+    let reported = [serving.given, window, ahead, budget, too_slow];
     let mut counted = [0; 5];
     for feed in &publisher.feeds {
         let of = &feed.repair;
@@ -239,10 +239,10 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
             at.into_iter().for_each(|at| counted[1 + at] += beyond);
         }
     }
-    if told != counted {
-        return Err(format!("its record says {told:?} of {counted:?}"));
+    if reported != counted {
+        return Err(format!("its record says {reported:?} of {counted:?}"));
     }
-    seen.served += told.iter().sum::<u64>();
+    seen.served += reported.iter().sum::<u64>();
     Ok(())
 }
 
@@ -251,13 +251,13 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
 /// # Errors
 /// A record that can't be replayed, or the first difference.
 pub fn replay_core(mut core: Journaled<SubscriberCore>, seen: &mut Seen) -> Result<(), String> {
-    let recorder = core.stop_recording().ok_or("it is not recorded")?;
-    let (inputs, log) = (recorder.inputs(), recorder.outputs().log().to_owned());
-    let digest = recorder.outputs().digest();
+    let journal = core.take_journal().ok_or("it has no journal")?;
+    let (inputs, log) = (journal.inputs(), journal.outputs().log().to_owned());
+    let digest = journal.outputs().digest();
     if inputs == 0 {
         return Ok(());
     }
-    let recording = Journal::read(recorder.into_bytes()).map_err(|e| e.to_string())?;
+    let recording = Journal::read(journal.into_bytes()).map_err(|e| e.to_string())?;
     let replayed = replay(
         &recording,
         true,

@@ -2,7 +2,7 @@
 //! out any of them, and checks the explanation of the record.
 
 use tickcast_journal::explain::Explanation;
-use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::layout::JOURNAL_LEN_MIN;
 use tickcast_journal::{Journal, JournalOrigin, JournalWriter, Journaled, Note, replay};
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Start, Status,
@@ -61,7 +61,7 @@ impl Stage {
     /// overwritten.
     #[must_use]
     pub fn in_little_room(config: ReceiverConfig, lines: usize) -> Self {
-        Self::recorded((config, lines, Start::Live), "", RECORD_LEN_MIN)
+        Self::recorded((config, lines, Start::Live), "", JOURNAL_LEN_MIN)
     }
 
     fn recorded(
@@ -87,8 +87,8 @@ impl Stage {
             boot_id: boot_id.into(),
             ..JournalOrigin::default()
         };
-        let recorder = JournalWriter::new(Box::new(vec![0; len]), &origin);
-        core.record(recorder.unwrap_or_else(|error| panic!("{error}")));
+        let journal = JournalWriter::new(Box::new(vec![0; len]), &origin);
+        core.keep_journal(journal.unwrap_or_else(|error| panic!("{error}")));
         let mut stage = Self {
             core,
             now: BEGAN,
@@ -306,11 +306,11 @@ impl Stage {
     /// outputs.
     #[must_use]
     pub fn record(mut self) -> Journal {
-        let Some(recorder) = self.core.stop_recording() else {
+        let Some(journal) = self.core.take_journal() else {
             panic!("it is recorded");
         };
-        let digest = recorder.outputs().digest();
-        let recording = Journal::read(recorder.into_bytes());
+        let digest = journal.outputs().digest();
+        let recording = Journal::read(journal.into_bytes());
         let recording = recording.unwrap_or_else(|error| panic!("{error}"));
         let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
         assert_eq!((replayed.difference, replayed.stopped), (None, None));
@@ -322,8 +322,8 @@ impl Stage {
     /// Ends the stage and returns the bytes of the record.
     #[must_use]
     pub fn bytes_of_record(mut self) -> Vec<u8> {
-        let recorder = self.core.stop_recording();
-        recorder.map_or_else(Vec::new, |it| it.into_bytes())
+        let journal = self.core.take_journal();
+        journal.map_or_else(Vec::new, |it| it.into_bytes())
     }
 
     /// Ends the stage and returns the explanation of the record, after checking its sums against

@@ -64,8 +64,8 @@ impl BothSides {
             side: JournalSide::Publisher,
             ..JournalOrigin::default()
         };
-        let recorder = JournalWriter::new(Box::new(vec![0; 4 << 20]), &origin);
-        publisher.record(recorder.unwrap_or_else(|error| panic!("{error}")));
+        let journal = JournalWriter::new(Box::new(vec![0; 4 << 20]), &origin);
+        publisher.keep_journal(journal.unwrap_or_else(|error| panic!("{error}")));
         Self {
             subscriber,
             publisher,
@@ -201,8 +201,8 @@ impl BothSides {
     #[must_use]
     pub fn records(self) -> [Journal; 2] {
         let mut publisher = self.publisher;
-        let recorder = publisher.stop_recording();
-        let bytes = recorder.map_or_else(Vec::new, |it| it.into_bytes());
+        let journal = publisher.take_journal();
+        let bytes = journal.map_or_else(Vec::new, |it| it.into_bytes());
         let recording = Journal::read(bytes).unwrap_or_else(|error| panic!("{error}"));
         let replayed = replay_publisher(&recording);
         assert_eq!((replayed.difference, replayed.stopped), (None, None));
@@ -214,8 +214,8 @@ impl BothSides {
     /// Returns the bytes of the publisher's record.
     #[must_use]
     pub fn bytes_of_publisher(mut self) -> Vec<u8> {
-        let recorder = self.publisher.stop_recording();
-        recorder.map_or_else(Vec::new, |it| it.into_bytes())
+        let journal = self.publisher.take_journal();
+        journal.map_or_else(Vec::new, |it| it.into_bytes())
     }
 
     /// Returns the explanation of the subscriber's record alone, and the explanation of both

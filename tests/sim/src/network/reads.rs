@@ -24,7 +24,7 @@ impl Granted {
     ///
     /// # Errors
     /// A frame that can't be parsed, or a grant below an earlier one.
-    pub fn told(&mut self, mut frames: &[u8]) -> Result<u64, String> {
+    pub fn reported(&mut self, mut frames: &[u8]) -> Result<u64, String> {
         let mut more = 0;
         while let Some((channel, message, len)) =
             Message::read(frames, 1 << 24).map_err(|e| e.to_string())?

@@ -43,9 +43,9 @@ impl World {
             Incident::Leave(number, on_purpose) => return self.goes(number, on_purpose),
             Incident::Join(number) => return self.comes(number),
             Incident::Pause => self.publishers[self.endpoint].paused = true,
-            Incident::GoOn => {
+            Incident::Unpause => {
                 for index in 0..self.publishers.len() {
-                    self.go_on(index)?;
+                    self.unpause(index)?;
                 }
             }
             Incident::Kill => self.kill(self.endpoint),
@@ -112,7 +112,7 @@ impl World {
         for index in 0..self.publishers.len() {
             self.publishers[index].stalled = [false; 2];
             self.publishers[index].hands_over = false;
-            self.go_on(index)?;
+            self.unpause(index)?;
         }
         if self.plan.gone {
             return Ok(());
@@ -233,7 +233,7 @@ impl World {
         self.pump(number)
     }
 
-    fn go_on(&mut self, index: usize) -> Result<(), String> {
+    fn unpause(&mut self, index: usize) -> Result<(), String> {
         if !std::mem::replace(&mut self.publishers[index].paused, false) {
             return Ok(());
         }

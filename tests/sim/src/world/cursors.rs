@@ -30,7 +30,7 @@ impl World {
 
     /// Polls all cursors, as the publisher's driver does, and checks that each accepted report was
     /// written.
-    pub(crate) fn look_at_cursors(&mut self, index: usize) -> Result<(), String> {
+    pub(crate) fn check_cursors(&mut self, index: usize) -> Result<(), String> {
         let now = now_of(self.now, self.utc);
         let publisher = &mut self.publishers[index];
         let mut believed = 0;
@@ -40,18 +40,20 @@ impl World {
                 all.range((*connection, ChannelId(0))..=(*connection, ChannelId(u16::MAX)));
             for (&(_, channel), entry) in theirs {
                 let words = &entry.words;
-                let told = publisher.repair.handle_cursor(now, *peer, channel, words);
-                let Some((_, told)) = told else { continue };
+                let reported = publisher.repair.handle_cursor(now, *peer, channel, words);
+                let Some((_, reported)) = reported else {
+                    continue;
+                };
                 believed += 1;
                 let made = entry.made.iter().any(|report| {
                     (report.epoch, report.sequence, report.heard)
-                        == (told.epoch, told.sequence, told.heard)
+                        == (reported.epoch, reported.sequence, reported.heard)
                         && (report.lost_records, report.read_bytes)
-                            == (told.lost_records, told.read_bytes)
+                            == (reported.lost_records, reported.read_bytes)
                 });
                 if !made {
                     return Err(format!(
-                        "publisher {index} believes {told:?}, which nobody reported"
+                        "publisher {index} believes {reported:?}, which nobody reported"
                     ));
                 }
             }

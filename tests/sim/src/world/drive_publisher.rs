@@ -32,7 +32,7 @@ impl World {
         if !self.publishers[index].alive || self.publishers[index].paused {
             return Ok(());
         }
-        self.look_at_cursors(index)?;
+        self.check_cursors(index)?;
         let now = now_of(self.now, self.utc);
         let publisher = &mut self.publishers[index];
         for feed in &mut publisher.feeds {
@@ -166,7 +166,7 @@ impl World {
                 .given(self.now, (destination, of), &out, &publisher.feeds)
                 .map_err(|what| format!("publisher {index}: {what}"))?;
             if let Destination::Peer(peer) = destination {
-                let more = publisher.granted.told(&out)?;
+                let more = publisher.granted.reported(&out)?;
                 (publisher.budgets.granted(self.now, peer, more))
                     .map_err(|what| format!("publisher {index}: {what}"))?;
             }
@@ -364,7 +364,7 @@ impl World {
                     // TCP reports the bytes in flight; a reliable connection over verbs does not.
                     if asked.is_some() && path != Path::Nack {
                         let left = down.unsent.len() + down.under_way;
-                        publisher.repair.handle_on_the_way(peer, left);
+                        publisher.repair.handle_in_flight(peer, left);
                     }
                     let progress = match &message {
                         Message::Progress(progress) => Some(*progress),
@@ -376,12 +376,12 @@ impl World {
                     }
                     if matches!(message, Message::Leave) {
                         publisher.left.insert(peer);
-                        self.tally.looked_at("left", 1);
+                        self.tally.checked("left", 1);
                     }
                     publisher.repair.handle_message(now, peer, channel, message);
                     let feed = publisher.feeds.iter().find(|f| f.channel == channel);
                     if let (Some(feed), Some(progress)) = (feed, progress) {
-                        publisher.replies.told(peer, feed, progress, now);
+                        publisher.replies.reported(peer, feed, progress, now);
                     }
                     let Some((epoch, class, ranges)) = asked else {
                         continue;

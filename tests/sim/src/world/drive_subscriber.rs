@@ -5,7 +5,7 @@ use rand::RngExt;
 use tickcast_journal::Journaled;
 use tickcast_reliability::control::{Message, NackClass, Start};
 use tickcast_reliability::delivery::LossCause;
-use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason};
+use tickcast_reliability::delivery::{Event as Reported, Item, LinkDownReason};
 use tickcast_reliability::session::{SubscriberCore, SubscriberInput};
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
@@ -77,28 +77,28 @@ impl World {
             |core, on| f(core, now, on),
             |of, item| {
                 note_item(trace, now, number, item);
-                of.loss_reason.told(item);
+                of.loss_reason.reported(item);
                 if let Item::Event(position, event) = item {
-                    of.first_nack.told(event);
-                    if let Err(what) = of.beginning.told(of.channel, position, event) {
+                    of.first_nack.reported(event);
+                    if let Err(what) = of.beginning.reported(of.channel, position, event) {
                         wrong.get_or_insert(format!("subscriber {number}: {what}"));
                     }
                     match event {
-                        Told::Joined { after } => of.asked.begins_behind(*after),
-                        Told::Stale => of.asked.pace.stale(Some(now)),
-                        Told::EndOfSession => of.asked.pace.ends(),
-                        Told::Recovered => of.asked.pace.stale(None),
+                        Reported::Joined { after } => of.asked.begins_behind(*after),
+                        Reported::Stale => of.asked.pace.stale(Some(now)),
+                        Reported::EndOfSession => of.asked.pace.ends(),
+                        Reported::Recovered => of.asked.pace.stale(None),
                         _ => {}
                     }
-                    if matches!(event, Told::RepairLinkDown(LinkDownReason::Unanswered)) {
+                    if matches!(event, Reported::RepairLinkDown(LinkDownReason::Unanswered)) {
                         of.asked.gives_up(now);
                     }
-                    if let Err(what) = of.silence.told(event, now) {
+                    if let Err(what) = of.silence.reported(event, now) {
                         wrong.get_or_insert(format!("subscriber {number}: {what}"));
                     }
                 }
                 let epoch = of.stream.epoch();
-                if let Item::Event(_, Told::Lost(loss)) = item
+                if let Item::Event(_, Reported::Lost(loss)) = item
                     && !can_be_lost(&of.config, loss.cause)
                 {
                     wrong = Some(format!("subscriber {number}: {loss} with {:?}", of.config));
@@ -108,7 +108,7 @@ impl World {
                     wrong
                         .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
                 }
-                let goes_on = matches!(item, Item::Event(_, Told::EpochContinued { .. }));
+                let goes_on = matches!(item, Item::Event(_, Reported::EpochContinued { .. }));
                 if of.stream.epoch() != epoch && !goes_on {
                     of.asked.restarted();
                 }
@@ -123,12 +123,12 @@ impl World {
                             of.log.push((position.epoch.0, position.record.0, at));
                         }
                     }
-                    Item::Event(_, Told::Lost(loss)) if loss.cause != LossCause::Fenced => {
+                    Item::Event(_, Reported::Lost(loss)) if loss.cause != LossCause::Fenced => {
                         of.asked.lost(loss.sequences);
                     }
                     Item::Event(
                         _,
-                        Told::FencingViolation {
+                        Reported::FencingViolation {
                             sequence,
                             wrong_one_delivered,
                         },
@@ -310,13 +310,13 @@ impl World {
             of.loss_reason.datagram(sequence);
         }
         let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
-        // A datagram that leaps must not change any expectation.
-        let leaps = unconfirmed || of.asked.leaps(sequence, next, heard);
-        if let Some(line) = line.filter(|_| !leaps) {
+        // A datagram that jumps must not change any expectation.
+        let jumps = unconfirmed || of.asked.jumps(sequence, next, heard);
+        if let Some(line) = line.filter(|_| !jumps) {
             let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
             of.silence.hears(line.into(), interval, now);
         }
-        if let Some(beat) = beat.filter(|_| !leaps) {
+        if let Some(beat) = beat.filter(|_| !jumps) {
             let hold_off = Nanos::from_us(beat.hold_off_us.into());
             of.asked.pace.advised(hold_off, beat.subscribers, now);
             of.first_nack.advised(hold_off, now);

@@ -133,8 +133,8 @@ impl World {
             // The core drops what it has no room for, or does not believe yet.
             let has_room = of.config.delivery == Delivery::Arrival
                 || header.sequence.since(settled) <= of.config.window_slots.into();
-            let leaps = (of.asked).leaps(header.sequence, settled.next(), heard);
-            if has_room && (decides || header.sequence <= limit) && !leaps {
+            let jumps = (of.asked).jumps(header.sequence, settled.next(), heard);
+            if has_room && (decides || header.sequence <= limit) && !jumps {
                 of.impostor.hears(header.sequence, forged, decides);
             }
         }

@@ -77,7 +77,7 @@ fn plan(seed: u64, moment: Moment) -> Plan {
 impl World {
     /// Kills the planned processes if this is the moment, before `event` happens. Returns whether
     /// the event is lost with its sender or recipient.
-    pub(crate) fn look_for_kill(&mut self, event: &Event) -> Result<bool, String> {
+    pub(crate) fn check_kill(&mut self, event: &Event) -> Result<bool, String> {
         // Bytes behind those lost in the kill are lost as well, as over TCP.
         if let Event::Bytes(of, up, _) = event
             && self.torn == Some((*of, *up))
@@ -142,8 +142,8 @@ impl World {
                 half.is_of_slots() && over(half.connection, Path::Read)
             }
             (Moment::AtEnd, Event::Bytes(of, false, _)) => {
-                let told = receivers.any(|it| it.ended());
-                publisher.finished() && over(*of, Path::Repair) && joined && !told
+                let reported = receivers.any(|it| it.ended());
+                publisher.finished() && over(*of, Path::Repair) && joined && !reported
             }
             _ => false,
         }

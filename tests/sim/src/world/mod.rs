@@ -244,7 +244,7 @@ impl World {
                 break;
             }
             self.now = at;
-            if !self.look_for_kill(&event)? {
+            if !self.check_kill(&event)? {
                 self.happen(event)?;
             }
             self.tally.events += 1;
@@ -425,10 +425,10 @@ impl World {
             self.tally_subscriber(number);
         }
         for publisher in &self.publishers {
-            self.tally.looked_at("refusals", publisher.refusals.seen);
+            self.tally.checked("refusals", publisher.refusals.seen);
             let replies = &publisher.replies;
-            (self.tally).looked_at("answers by multicast", replies.answered_seen);
-            (self.tally).looked_at("STATUS", replies.statuses_seen);
+            (self.tally).checked("answers by multicast", replies.answered_seen);
+            (self.tally).checked("STATUS", replies.statuses_seen);
         }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);
@@ -468,12 +468,12 @@ impl World {
                     *self.faults.entry(what).or_default() += count.get();
                 }
             }
-            (self.tally).looked_at("refusals heeded", of.asked.pace.refusals_heeded);
+            (self.tally).checked("refusals heeded", of.asked.pace.refusals_heeded);
             self.tally
-                .looked_at("rungs that gave way", of.asked.rungs.seen);
-            (self.tally).looked_at("said how far it is", of.asked.pace.said);
-            self.tally.looked_at("joined", of.beginning.seen.0);
-            self.tally.looked_at("live", of.beginning.seen.1);
+                .checked("rungs that gave way", of.asked.rungs.seen);
+            (self.tally).checked("said how far it is", of.asked.pace.said);
+            self.tally.checked("joined", of.beginning.seen.0);
+            self.tally.checked("live", of.beginning.seen.1);
         }
     }
 }

@@ -64,7 +64,7 @@ impl World {
             self.serve(index)?;
             self.schedule(self.now.after(Nanos::from_ms(1)), Event::Ends(index));
         } else if self.now >= until || self.now >= self.plan.faults_until {
-            // The handover failed, so that the publisher continues.
+            // The hand-over failed, so that the publisher continues.
             self.count("hand_over_given_up");
             self.publishers[index].hands_over = false;
         } else {
@@ -96,7 +96,7 @@ impl World {
                 last: mirrored.last,
                 next_record: mirrored.next_record.0,
             };
-            let key = self.truth.go_on(channel, epoch, link);
+            let key = self.truth.continue_epoch(channel, epoch, link);
             let key = key.ok_or("an epoch was mirrored that nobody opened")?;
             let ring = promotion.ring;
             check_ring(&self.truth, &ring, &positions)

@@ -353,11 +353,11 @@ impl World {
         ] {
             (0..count).for_each(|_| self.count(fault));
             if wanted.len() > 1 {
-                self.tally.looked_at(among, count);
+                self.tally.checked(among, count);
             }
         }
         if wanted.len() > 1 {
-            self.tally.looked_at("slots READ together", wanted.len());
+            self.tally.checked("slots READ together", wanted.len());
         }
         good
     }

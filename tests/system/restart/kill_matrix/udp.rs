@@ -119,13 +119,13 @@ pub(crate) fn cell(who: Who, moment: Moment) {
     beside[0].assert_balanced();
     assert!(beside[0].losses.is_empty(), "{:?}", beside[0].losses);
     assert!(!beside[0].saw(|event| matches!(event, Event::EpochChanged { .. })));
-    let told: Vec<Given> = given.iter().copied().filter(is_news).collect();
+    let reported: Vec<Given> = given.iter().copied().filter(is_news).collect();
     if goes_on {
         assert!(
             after.slots.starts_with(&before.slots),
             "what was sealed stays"
         );
-        assert_eq!(told, [], "nothing is lost, and it is one epoch");
+        assert_eq!(reported, [], "nothing is lost, and it is one epoch");
         has_exactly(&given, &after);
         assert_eq!(beside[0].digest(1), after.digest);
         if !who.publisher() {
@@ -140,10 +140,10 @@ pub(crate) fn cell(who: Who, moment: Moment) {
         });
         let end = Some(before.slots.len() as u64);
         let from = if who.subscriber() { last } else { end };
-        let lost = told.iter().filter(|it| matches!(it, Given::Lost(..)));
+        let lost = reported.iter().filter(|it| matches!(it, Given::Lost(..)));
         let open_end = Given::Lost(from.unwrap_or(0), u64::MAX, None);
-        assert_eq!(lost.collect::<Vec<_>>(), [&open_end], "{told:?}");
-        assert!(who.subscriber() || told.contains(&Given::Epoch(after.epoch)));
+        assert_eq!(lost.collect::<Vec<_>>(), [&open_end], "{reported:?}");
+        assert!(who.subscriber() || reported.contains(&Given::Epoch(after.epoch)));
         assert!(after.epoch > before.epoch);
         has_exactly(&given, &before);
         has_exactly(&given, &after);

@@ -61,7 +61,7 @@ subjects! {
     HugePages = "huge-pages",
     /// The limit of pinned memory.
     Memlock = "memlock",
-    /// The tmpfs of rings and flight records.
+    /// The tmpfs of rings and journals.
     SharedMemory = "shared-memory",
     /// State and flags of an interface.
     Interface = "interface",
@@ -216,7 +216,7 @@ impl Fix {
     }
 
     /// Reports on standard error if the command fails, so that a script goes on.
-    pub(super) fn or_say(mut self, otherwise: &str) -> Self {
+    pub(super) fn or_else_print(mut self, otherwise: &str) -> Self {
         self.run = format!("{} || echo {} >&2", self.run, quoted(otherwise));
         self
     }
@@ -425,7 +425,7 @@ mod tests {
         );
         assert_eq!(fix.run(), r"ethtool -G 'a b' '$(reboot)' 'it'\''s' ''");
         assert_eq!(fix.undo(), "'a b'");
-        let fix = Fix::write("/sys/a;b", "0-1", "0-3").or_say("it stays");
+        let fix = Fix::write("/sys/a;b", "0-1", "0-3").or_else_print("it stays");
         assert_eq!(fix.run(), "echo 0-1 > '/sys/a;b' || echo 'it stays' >&2");
         let fix = Fix::sysctl("net.core.rmem_max", 8, 4);
         assert_eq!(fix.run(), "sysctl -w net.core.rmem_max=8");

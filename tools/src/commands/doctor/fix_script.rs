@@ -73,7 +73,7 @@ mod tests {
     fn fix_script_is_posix_shell_whatever_was_found() {
         let nasty = "a\nexit 7 #'\"`$(exit 8)\u{1b}";
         let echo = Fix::command(&["echo", nasty], &["echo", nasty]);
-        let fails = Fix::command(&["false"], &["true"]).or_say("it stays");
+        let fails = Fix::command(&["false"], &["true"]).or_else_print("it stays");
         let checks = [
             Check::ok(Subject::Cores, "well"),
             Check::note(Subject::Governor, nasty, nasty, nasty).fixed_by([echo.clone()]),

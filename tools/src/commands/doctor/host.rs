@@ -48,7 +48,7 @@ pub(super) enum Role {
 ///
 /// # Errors
 /// Returns [`ToolError::Usage`] if the config can't be read.
-pub(super) fn look(
+pub(super) fn check(
     config: Option<&Path>,
     role: Role,
     interface: Option<&Interface>,
@@ -86,7 +86,7 @@ fn unsorted(
     checks.push(live::multicast(&interface));
     checks.push(live::rdma(&wanted));
     if wanted.uses_verbs() {
-        let (of_devices, _) = rdma::look(None);
+        let (of_devices, _) = rdma::check(None);
         // The limit is checked above, against this config.
         let more = of_devices.into_iter();
         checks.extend(more.filter(|check| check.id() != Subject::Memlock));

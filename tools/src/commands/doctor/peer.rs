@@ -4,7 +4,7 @@
 mod counters;
 mod passage;
 mod probe;
-mod talk;
+mod stream;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ use super::check::Check;
 pub(super) use passage::Passage;
 use passage::Site;
 use probe::{COUNT, End, LENGTHS, Side};
-use talk::{Hello, Message, Talk, TalkError, VERSION};
+use stream::{Hello, Message, PeerStream, TalkError, VERSION};
 
 /// TCP port of `--answer`.
 pub(super) const PORT: u16 = 7410;
@@ -121,10 +121,10 @@ pub(super) fn ask(
             "{target}: {error}; does `tickcast doctor --answer` run there?"
         )),
     };
-    let mut talk = Talk::new(stream, ASK_MAX).map_err(failed)?;
+    let mut stream = PeerStream::new(stream, ASK_MAX).map_err(failed)?;
     let hello = multicast.hello(&end, run);
-    talk.send(&Message::Hello(hello)).map_err(failed)?;
-    let Message::Hello(theirs) = talk.receive().map_err(failed)? else {
+    stream.send(&Message::Hello(hello)).map_err(failed)?;
+    let Message::Hello(theirs) = stream.receive().map_err(failed)? else {
         return Err(failed(TalkError::Unexpected("its introduction")));
     };
     if let Some(reason) = multicast.differs(&theirs) {
@@ -146,7 +146,7 @@ pub(super) fn ask(
         let mut shorter_pass = false;
         for len in LENGTHS {
             let mut step = Step {
-                talk: &mut talk,
+                stream: &mut stream,
                 end: &mut end,
                 len,
             };
@@ -155,7 +155,7 @@ pub(super) fn ask(
                 Side::Answering => (&there, &here, step.back()),
             };
             let counts = counts.map_err(|error| match error {
-                StepError::Talk(error) => failed(error),
+                StepError::PeerStream(error) => failed(error),
                 StepError::Tool(error) => error,
             })?;
             let passage = Passage {
@@ -175,7 +175,7 @@ pub(super) fn ask(
         }
     }
     // The results are there already.
-    let _ = talk.send(&Message::Bye);
+    let _ = stream.send(&Message::Bye);
     Ok((checks, passages))
 }
 
@@ -214,13 +214,13 @@ struct Counts {
 
 /// Reason why a step fails.
 enum StepError {
-    Talk(TalkError),
+    PeerStream(TalkError),
     Tool(ToolError),
 }
 
 impl From<TalkError> for StepError {
     fn from(error: TalkError) -> Self {
-        Self::Talk(error)
+        Self::PeerStream(error)
     }
 }
 
@@ -232,7 +232,7 @@ impl From<ToolError> for StepError {
 
 /// Datagrams of one length in one direction, from the asking side.
 struct Step<'a> {
-    talk: &'a mut Talk,
+    stream: &'a mut PeerStream,
     end: &'a mut End,
     len: usize,
 }
@@ -240,13 +240,13 @@ struct Step<'a> {
 impl Step<'_> {
     /// Sends datagrams to the answering side.
     fn there(&mut self) -> Result<Counts, StepError> {
-        self.talk.send(&Message::Receive(self.len))?;
-        if self.talk.receive()? != Message::Receiving {
+        self.stream.send(&Message::Receive(self.len))?;
+        if self.stream.receive()? != Message::Receiving {
             return Err(TalkError::Unexpected("that it counts").into());
         }
         let (sent, sender) = self.end.send(self.len)?;
-        self.talk.send(&Message::Sent)?;
-        let Message::Arrived(arrived, receiver) = self.talk.receive()? else {
+        self.stream.send(&Message::Sent)?;
+        let Message::Arrived(arrived, receiver) = self.stream.receive()? else {
             return Err(TalkError::Unexpected("its counts").into());
         };
         Ok(Counts {
@@ -261,8 +261,8 @@ impl Step<'_> {
     fn back(&mut self) -> Result<Counts, StepError> {
         self.end.forget()?;
         let before = self.end.counters();
-        self.talk.send(&Message::Send(self.len))?;
-        let Message::HaveSent(sent, sender) = self.talk.receive()? else {
+        self.stream.send(&Message::Send(self.len))?;
+        let Message::HaveSent(sent, sender) = self.stream.receive()? else {
             return Err(TalkError::Unexpected("its counts").into());
         };
         let arrived = self.end.count(self.len)?;
@@ -316,7 +316,7 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
                 output.flush()?;
                 return Ok(Exit::Whole);
             }
-            Err(StepError::Talk(error)) => tracing::warn!("{from}: {error}"),
+            Err(StepError::PeerStream(error)) => tracing::warn!("{from}: {error}"),
             Err(StepError::Tool(error)) => tracing::warn!("{from}: {error}"),
         }
     }
@@ -329,46 +329,46 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
 /// are this host's, and lengths are those of [`LENGTHS`].
 fn serve(stream: TcpStream, multicast: &Multicast) -> Result<(), StepError> {
     let for_end = stream.try_clone().map_err(TalkError::Io)?;
-    let mut talk = Talk::new(stream, CONNECT_MAX)?;
-    let Message::Hello(theirs) = talk.receive()? else {
+    let mut stream = PeerStream::new(stream, CONNECT_MAX)?;
+    let Message::Hello(theirs) = stream.receive()? else {
         return Err(TalkError::Unexpected("its introduction").into());
     };
-    talk.extend(RUN_MAX);
+    stream.extend(RUN_MAX);
     if let Some(reason) = multicast.differs(&theirs) {
-        talk.send(&Message::Refused(reason))?;
+        stream.send(&Message::Refused(reason))?;
         return Err(TalkError::Unexpected("one of the same version and group").into());
     }
     let mut end = match multicast.open(&for_end, theirs.run, Side::Answering) {
         Ok(end) => end,
         Err(error) => {
-            talk.send(&Message::Refused(error.to_string()))?;
+            stream.send(&Message::Refused(error.to_string()))?;
             return Err(error.into());
         }
     };
     let hello = multicast.hello(&end, theirs.run);
-    talk.send(&Message::Hello(hello))?;
+    stream.send(&Message::Hello(hello))?;
     // A run has a step for each length and direction.
     for _ in 0..2 * LENGTHS.len() {
-        match talk.receive()? {
+        match stream.receive()? {
             Message::Receive(len) if LENGTHS.contains(&len) => {
                 end.forget()?;
                 let before = end.counters();
-                talk.send(&Message::Receiving)?;
-                if talk.receive()? != Message::Sent {
+                stream.send(&Message::Receiving)?;
+                if stream.receive()? != Message::Sent {
                     return Err(TalkError::Unexpected("that it has sent").into());
                 }
                 let arrived = end.count(len)?;
                 let changes = end.counters().since(&before);
-                talk.send(&Message::Arrived(arrived, changes))?;
+                stream.send(&Message::Arrived(arrived, changes))?;
             }
             Message::Send(len) if LENGTHS.contains(&len) => {
                 let (sent, changes) = end.send(len)?;
-                talk.send(&Message::HaveSent(sent, changes))?;
+                stream.send(&Message::HaveSent(sent, changes))?;
             }
             _ => return Err(TalkError::Unexpected("a step").into()),
         }
     }
-    match talk.receive()? {
+    match stream.receive()? {
         Message::Bye => Ok(()),
         _ => Err(TalkError::Unexpected("the end").into()),
     }

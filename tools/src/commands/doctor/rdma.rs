@@ -26,7 +26,7 @@ const Q_KEY: u32 = 0x646f_6374;
 const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
 
 /// Runs all checks except the self-test. Also returns the addresses of the devices that work.
-pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
+pub(super) fn check(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let mut checks = vec![built()];
     let mut working = Vec::new();
     checks.push(files());
@@ -70,7 +70,7 @@ pub(super) fn look(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
             continue;
         }
         seen = true;
-        let (more, works) = look_at(port, &addresses, wanted.as_ref().map(|w| w.address));
+        let (more, works) = check_port(port, &addresses, wanted.as_ref().map(|w| w.address));
         checks.extend(more);
         working.extend(works);
     }
@@ -144,7 +144,7 @@ fn addresses(port: &Port) -> Vec<Ipv4Addr> {
 }
 
 /// Checks one port. Returns the results, and the address if the port works.
-fn look_at(
+fn check_port(
     port: &Port,
     addresses: &[Ipv4Addr],
     wanted: Option<Ipv4Addr>,
@@ -361,11 +361,11 @@ mod tests {
     #[test]
     fn rdma_port_down_is_a_finding_with_remedy() {
         let mut port = port();
-        let (checks, works) = look_at(&port, &[], None);
+        let (checks, works) = check_port(&port, &[], None);
         assert_eq!((checks[0].verdict(), works), (Verdict::Error, None));
         assert!(checks[0].remedy().contains("cable"), "{}", checks[0]);
         port.state = "ACTIVE".into();
-        let (checks, _) = look_at(&port, &[], None);
+        let (checks, _) = check_port(&port, &[], None);
         assert!(checks[1].remedy().contains("IPoIB"), "{}", checks[1]);
         assert_eq!(counters("a", &port).verdict(), Verdict::Note);
         port.hw_counters.insert("out_of_buffer".into(), 3);
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn interface_without_an_rdma_device_is_reported() {
         for name in ["nosuch0", "lo"] {
-            let (checks, working) = look(Some(&Interface::Name(name.into())));
+            let (checks, working) = check(Some(&Interface::Name(name.into())));
             let of_interface = |check: &&Check| check.id() == Subject::RdmaInterface;
             let found = checks.iter().find(of_interface);
             // Without any device the interface does not matter.

@@ -1,4 +1,4 @@
-//! The entries of flight records as text: the inputs of the cores, and the events around them.
+//! The entries of journals as text: the inputs of the cores, and the events around them.
 
 use tickcast_journal::{Note, Published, Served};
 use tickcast_reliability::delivery::Event;

@@ -66,7 +66,7 @@ pub(crate) fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String>
         | Origin::SourceLineOrInput
         | Origin::InputBuffer
         | Origin::InputStall
-        | Origin::FeedHop
+        | Origin::FeedQueue
         | Origin::SourceUnreadable
         | Origin::Oversize => match it.source.map_or(0, |(_, messages)| messages) {
             0 => "the open orders of the source".to_owned(),
@@ -208,7 +208,7 @@ fn place(it: &Finding) -> String {
                 .into()
         }
         Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its \
-                                      channel (NAME.ID.flight) shows whether the missing messages \
+                                      channel (NAME.ID.journal) shows whether the missing messages \
                                       reached its socket"
             .into(),
         Origin::InputBuffer => format!(
@@ -224,7 +224,7 @@ fn place(it: &Finding) -> String {
             stalled.unwrap_or_default(),
             packets(it.buffer_drops)
         ),
-        Origin::FeedHop => format!(
+        Origin::FeedQueue => format!(
             "in the publisher, between its feed and its publish thread: the queue was full; {}",
             stalled.map_or("see its tickcast_source_* counters".into(), |it| format!(
                 "the publish thread had not read it for {it}"
@@ -433,7 +433,7 @@ fn name(origin: Origin) -> String {
         Origin::SourceLineOrInput => "source line, or publisher's input".into(),
         Origin::InputBuffer => "publisher's input, socket buffer".into(),
         Origin::InputStall => "publisher's input, not read".into(),
-        Origin::FeedHop => "feed queue".into(),
+        Origin::FeedQueue => "feed queue".into(),
         Origin::SourceUnreadable => "source, unreadable".into(),
         Origin::Oversize => "larger than a datagram".into(),
         Origin::TornDown(it) => format!("send queue, fan-out {it} reset"),
@@ -556,7 +556,7 @@ mod tests {
     /// Returns a source loss of 4 messages.
     fn of(origin: Origin, buffer_drops: u64, stalled_for: Option<Nanos>) -> Finding {
         Finding {
-            record: 0,
+            journal: 0,
             gap: 1,
             channel: ChannelId(1),
             epoch: Epoch(1),

@@ -586,8 +586,11 @@ mod tests {
     fn disk_directory_error_names_existing_parent() {
         for (given, named) in [("/proc/no/such", "/proc"), ("/proc", "/proc")] {
             let error = SharedMapping::check_directory(Path::new(given)).unwrap_err();
-            let told = error.to_string();
-            assert!(told.starts_with(&format!("{named} lies on")), "{told}");
+            let reported = error.to_string();
+            assert!(
+                reported.starts_with(&format!("{named} lies on")),
+                "{reported}"
+            );
         }
         let later = Path::new("/dev/shm/tickcast-not-there/nor-this");
         SharedMapping::check_directory(later).unwrap();

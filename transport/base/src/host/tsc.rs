@@ -30,7 +30,7 @@ const LINES_MAX: u64 = 16;
 const RATE_NS: u64 = 20_000_000;
 /// Longest span to compute the rate from, in nanoseconds, because the system's clock is steered.
 const RATE_NS_MAX: u64 = 1_000_000_000;
-/// A clock has leapt if its error exceeds this time plus this part of the elapsed time.
+/// A clock has jumped if its error exceeds this time plus this part of the elapsed time.
 const LEAP_NS: u64 = 20_000;
 const LEAP_DIVISOR: u64 = 1_000;
 /// A sample of the clocks that took longer was interrupted, and is discarded.
@@ -53,7 +53,7 @@ pub(crate) struct Both {
 
 /// A sample: both clocks at one count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Look {
+struct Reading {
     count: u64,
     at: Both,
 }
@@ -61,7 +61,7 @@ struct Look {
 /// A linear function from counts to both clocks, valid until the next sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Line {
-    from: Look,
+    from: Reading,
     /// Nanoseconds of protocol time per count, with `SHIFT` fractional bits.
     rate: u64,
     /// Number of counts for which the line is valid.
@@ -160,11 +160,11 @@ impl Lines {
 
     /// Samples the clocks and publishes the next line, unless another thread does.
     #[cold]
-    fn draw(&self, look: impl FnOnce() -> Option<Look>) {
+    fn draw(&self, reading: impl FnOnce() -> Option<Reading>) {
         if self.lock.swap(true, Acquire) {
             return;
         }
-        if let Some(now) = look() {
+        if let Some(now) = reading() {
             let before = self.in_use();
             let mut first = Line::load(&self.first);
             let span = now.at.monotonic.saturating_sub(first.from.at.monotonic);
@@ -209,7 +209,7 @@ impl Line {
     fn load(words: &Words) -> Self {
         let [count, monotonic, utc, rate, counts] = words.each_ref().map(|word| word.load(Relaxed));
         Self {
-            from: Look {
+            from: Reading {
                 count,
                 at: Both { monotonic, utc },
             },
@@ -252,7 +252,7 @@ impl Line {
     }
 
     /// Returns the rate from the line's start until `now`, or its own rate if that span is too short.
-    fn rate_until(&self, now: Look) -> u64 {
+    fn rate_until(&self, now: Reading) -> u64 {
         let span = now.at.monotonic.saturating_sub(self.from.at.monotonic);
         let counts = self.since(now.count);
         if span < RATE_NS || counts == 0 {
@@ -261,16 +261,16 @@ impl Line {
         u64::try_from((u128::from(span) << SHIFT) / u128::from(counts)).unwrap_or(self.rate)
     }
 
-    /// Returns whether a clock or the counter leapt since the start, for example during suspension. A rate
-    /// computed across a leap is wrong.
-    const fn is_left(&self, rate: u64, now: Look) -> bool {
+    /// Returns whether a clock or the counter jumped since the start, for example during suspension. A rate
+    /// computed across a jump is wrong.
+    const fn is_left(&self, rate: u64, now: Reading) -> bool {
         let on = Self { rate, ..*self }.at(self.since(now.count)).monotonic;
         let passed = on - self.from.at.monotonic;
         on.abs_diff(now.at.monotonic) > LEAP_NS + passed / LEAP_DIVISOR
     }
 
     /// Computes the line from `now` on that follows `before`.
-    fn drawn(rate: u64, before: Option<Self>, recorded: u64, now: Look) -> Self {
+    fn drawn(rate: u64, before: Option<Self>, recorded: u64, now: Reading) -> Self {
         let counts = ((u128::from(LINE_NS) << SHIFT) / u128::from(rate.max(1))) as u64;
         let mut drawn = Self {
             from: now,
@@ -365,7 +365,7 @@ impl Clocks {
             NO => return None,
             _ => return self.beside(source),
         }
-        self.lines.draw(|| look(source));
+        self.lines.draw(|| read_clocks(source));
         loop {
             match self.lines.read(|| source.count()) {
                 Read::Fresh(both) => return Some(both),
@@ -469,7 +469,7 @@ impl Kernel {
 }
 
 /// Samples both clocks at one count. `None` if the sample was interrupted.
-fn look(source: &impl Source) -> Option<Look> {
+fn read_clocks(source: &impl Source) -> Option<Reading> {
     (0..3).find_map(|_| {
         // Starts before the count is read, so that an interruption invalidates the sample.
         let first = source.system(libc::CLOCK_MONOTONIC);
@@ -486,7 +486,7 @@ fn look(source: &impl Source) -> Option<Look> {
         };
         let count = before + (middle.checked_sub(before)?) / 2;
         let in_all = monotonic.saturating_sub(first);
-        (in_all <= LOOK_NS).then_some(Look { count, at })
+        (in_all <= LOOK_NS).then_some(Reading { count, at })
     })
 }
 
@@ -510,9 +510,9 @@ mod tests {
     use super::*;
 
     /// Returns a sample with a counter of 3 counts per nanosecond, and clocks that are off by `off`.
-    fn at(ns: u64, off: i64) -> Look {
+    fn at(ns: u64, off: i64) -> Reading {
         let clock = |base: u64| (base + ns).saturating_add_signed(off);
-        Look {
+        Reading {
             count: 7_000 + 3 * ns,
             at: Both {
                 monotonic: clock(1_000_000),
@@ -583,7 +583,7 @@ mod tests {
     fn protocol_time_never_steps_back_and_comes_back_to_the_systems() {
         let lines = started();
         let last = Cell::new(0);
-        let look = |ns: u64, off: i64| {
+        let observe = |ns: u64, off: i64| {
             for part in 0..=100 {
                 let both = match read(&lines, ns - LINE_NS + LINE_NS * part / 100) {
                     Read::Fresh(both) | Read::Stale(both, _) => both,
@@ -594,12 +594,12 @@ mod tests {
             }
             lines.draw(|| Some(at(ns, off)));
         };
-        // The system's clock falls back by 3 us against the counter, then leaps ahead by 2 ms.
+        // The system's clock falls back by 3 us against the counter, then jumps ahead by 2 ms.
         let mut ns = RATE_NS + LINE_NS;
         // Then the rate is computed anew, which takes its time.
-        let leapt = std::iter::repeat_n(2_000_000, 2 + (RATE_NS / LINE_NS) as usize);
-        for off in [0, 0, -3_000, -3_000, -3_000].into_iter().chain(leapt) {
-            look(ns, off);
+        let jumped = std::iter::repeat_n(2_000_000, 2 + (RATE_NS / LINE_NS) as usize);
+        for off in [0, 0, -3_000, -3_000, -3_000].into_iter().chain(jumped) {
+            observe(ns, off);
             ns += LINE_NS;
         }
         let Read::Fresh(both) = read(&lines, ns - LINE_NS) else {
@@ -615,7 +615,7 @@ mod tests {
     fn tsc_counter_reset_starts_new_line() {
         let lines = started();
         assert!(matches!(lines.read(|| 5), Read::Stale(..)));
-        let anew = |ns: u64| Look {
+        let anew = |ns: u64| Reading {
             count: 3 * ns,
             ..at(2 * RATE_NS + ns, 0)
         };

@@ -188,7 +188,7 @@ fn run_datagrams_of_unlisted_sender_are_each_counted() {
         .unwrap();
     nothing_arrives(&mut receiver);
     let stats = receiver.stats()[0];
-    assert_eq!((stats.strangers, stats.run_datagrams), (10, 10));
+    assert_eq!((stats.unknown_senders, stats.run_datagrams), (10, 10));
 }
 
 #[test]

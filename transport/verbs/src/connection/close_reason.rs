@@ -112,8 +112,8 @@ mod tests {
         assert_eq!(sent, StreamEnd::Broken { status: 9 });
         assert_eq!(lost, StreamEnd::Lost { status: 12 });
         assert_eq!(flushed, StreamEnd::Broken { status: 5 });
-        for told in [refused, lost, StreamEnd::Closed] {
-            assert!(told.explains(flushed) && !flushed.explains(told));
+        for reported in [refused, lost, StreamEnd::Closed] {
+            assert!(reported.explains(flushed) && !flushed.explains(reported));
         }
         assert!(refused.explains(StreamEnd::Closed) && !lost.explains(StreamEnd::Closed));
         assert!(!lost.explains(refused) && !refused.explains(lost));

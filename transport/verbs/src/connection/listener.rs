@@ -111,7 +111,7 @@ impl Listener {
             why: Some(why),
             ..audit::Of::default()
         };
-        audit::say(AuditEvent::PeerRefused, of);
+        audit::write_entry(AuditEvent::PeerRefused, of);
     }
 }
 

@@ -159,7 +159,7 @@ impl Stream {
         };
         stream.open_link(true)?;
         stream.settle(private_data, request.reads)?;
-        stream.say(AuditEvent::ConnectionAccepted, None);
+        stream.audit(AuditEvent::ConnectionAccepted, None);
         Ok(stream)
     }
 
@@ -300,7 +300,7 @@ impl Stream {
             link.read_buffers.agreed(self.reads.own);
         }
         self.state = State::Up;
-        self.say(AuditEvent::ConnectionUp, None);
+        self.audit(AuditEvent::ConnectionUp, None);
         // Return credit for buffers read before the connection came up.
         self.send_owed_credit();
     }
@@ -471,8 +471,8 @@ impl Stream {
         }
         self.state = State::Over(why);
         match why {
-            StreamEnd::Refused { .. } => self.say(AuditEvent::AccessRefused, Some(&why)),
-            StreamEnd::Violated => self.say(AuditEvent::AccessViolation, Some(&why)),
+            StreamEnd::Refused { .. } => self.audit(AuditEvent::AccessRefused, Some(&why)),
+            StreamEnd::Violated => self.audit(AuditEvent::AccessViolation, Some(&why)),
             _ => {}
         }
     }
@@ -493,14 +493,14 @@ impl Stream {
         self.link.as_mut().filter(|_| is_up).ok_or(ended)
     }
 
-    fn say(&self, what: AuditEvent, why: Option<&dyn fmt::Display>) {
+    fn audit(&self, what: AuditEvent, why: Option<&dyn fmt::Display>) {
         let of = audit::Of {
             device: self.device.name(),
             peer: Some(self.peer_address()),
             why,
             ..audit::Of::default()
         };
-        audit::say(what, of);
+        audit::write_entry(what, of);
     }
 }
 
@@ -675,7 +675,7 @@ impl Drop for Stream {
             Some(why) => why,
             None => &"this side dropped it",
         };
-        self.say(AuditEvent::ConnectionClosed, Some(why));
+        self.audit(AuditEvent::ConnectionClosed, Some(why));
         if let Some(link) = &mut self.link {
             link.free_windows();
         }

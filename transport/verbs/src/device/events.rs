@@ -62,7 +62,7 @@ struct Shared {
     activations: AtomicU64,
     has_failed: AtomicBool,
     /// Counters to read, until their owner drops them.
-    looks: Mutex<Vec<(Weak<PortCounters>, Look)>>,
+    refreshes: Mutex<Vec<(Weak<PortCounters>, Look)>>,
 }
 
 /// The thread of one open device.
@@ -123,11 +123,11 @@ impl Watch {
     pub(crate) fn count(
         &self,
         counters: &Arc<PortCounters>,
-        look: impl Fn(&PortCounters) + Send + 'static,
+        refresh: impl Fn(&PortCounters) + Send + 'static,
     ) {
-        look(counters);
-        let mut looks = (self.shared.looks.lock()).unwrap_or_else(PoisonError::into_inner);
-        looks.push((Arc::downgrade(counters), Box::new(look)));
+        refresh(counters);
+        let mut refreshes = (self.shared.refreshes.lock()).unwrap_or_else(PoisonError::into_inner);
+        refreshes.push((Arc::downgrade(counters), Box::new(refresh)));
     }
 
     /// Returns the change count. It grows whenever something changes that a queue or its route to a group
@@ -202,7 +202,7 @@ impl Watched {
                 return;
             }
             if ready <= 0 {
-                self.look();
+                self.refresh();
                 if echoes > 0 {
                     echoes -= 1;
                     self.shared.changes.fetch_add(1, Ordering::Release);
@@ -235,12 +235,12 @@ impl Watched {
         Some(event.event_type)
     }
 
-    fn look(&self) {
-        let mut looks = (self.shared.looks.lock()).unwrap_or_else(PoisonError::into_inner);
-        looks.retain(|(counters, look)| {
+    fn refresh(&self) {
+        let mut refreshes = (self.shared.refreshes.lock()).unwrap_or_else(PoisonError::into_inner);
+        refreshes.retain(|(counters, refresh)| {
             let counters = counters.upgrade();
             if let Some(counters) = &counters {
-                look(counters);
+                refresh(counters);
             }
             counters.is_some()
         });

@@ -179,6 +179,6 @@ impl Drop for ConnectedQueue {
             peer: Some(self.peer),
             ..audit::Of::default()
         };
-        audit::say(AuditEvent::QueuePairDestroyed, of);
+        audit::write_entry(AuditEvent::QueuePairDestroyed, of);
     }
 }

@@ -108,7 +108,7 @@ impl Region {
             what,
             device: Arc::clone(device),
         };
-        audit::say(AuditEvent::MemoryRegistered, region.audited());
+        audit::write_entry(AuditEvent::MemoryRegistered, region.audited());
         Ok(region)
     }
 
@@ -208,7 +208,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        audit::say(AuditEvent::MemoryDeregistered, self.audited());
+        audit::write_entry(AuditEvent::MemoryDeregistered, self.audited());
         // SAFETY: queue pairs that might use it are gone: their owners keep the region behind
         // them. Exercised by `verbs::datagrams::dropped_fan_out_and_receiver_free_rdma_resources`.
         let result = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };

@@ -78,7 +78,7 @@ impl CursorTable {
             is_granted: AtomicBool::new(false),
             table: Arc::clone(&self.0),
         };
-        lease.say(AuditEvent::CursorLeased);
+        lease.audit(AuditEvent::CursorLeased);
         Some(CursorEntry(Arc::new(lease)))
     }
 
@@ -185,7 +185,7 @@ impl Lease {
         !self.is_granted.swap(true, Ordering::Relaxed)
     }
 
-    fn say(&self, what: AuditEvent) {
+    fn audit(&self, what: AuditEvent) {
         let which = format_args!("entry {}", self.number);
         let of = audit::Of {
             device: self.bindable().device().name(),
@@ -193,7 +193,7 @@ impl Lease {
             why: Some(&which),
             ..audit::Of::default()
         };
-        audit::say(what, of);
+        audit::write_entry(what, of);
     }
 }
 
@@ -204,7 +204,7 @@ impl Drop for Lease {
                 .word(self.number, word)
                 .store(0, Ordering::Relaxed);
         }
-        self.say(AuditEvent::CursorReturned);
+        self.audit(AuditEvent::CursorReturned);
         self.table.returned.fetch_add(1, Ordering::Relaxed);
         // The next owner sees the zeroes, because they are written before the lock is released.
         self.table.free().push(self.number);

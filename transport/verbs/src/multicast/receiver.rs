@@ -391,7 +391,7 @@ impl Line {
                         whole: false,
                     });
                 } else {
-                    stats.strangers += 1;
+                    stats.unknown_senders += 1;
                 }
                 if self.post_again(buffer).is_err() {
                     self.broke(0, now, stats);
@@ -417,14 +417,14 @@ impl Line {
             || count == 0 && now >= self.news_at
             || self.changes != self.device.watch().changes()
         {
-            self.look(now, stats);
+            self.refresh(now, stats);
         }
         count
     }
 
     /// Does the work that is not urgent: events, membership and counters.
     #[cold]
-    fn look(&mut self, now: Nanos, stats: &mut ReceiveStats) {
+    fn refresh(&mut self, now: Nanos, stats: &mut ReceiveStats) {
         self.news_at = now.after(if self.waited {
             NEWS_EVERY_WAITABLE
         } else {

@@ -176,7 +176,7 @@ pub(super) fn publish(desk: &Desk, load: Load, publisher: &mut Publisher) -> Out
     let began = (desk.clock)();
     let (messages, _) = packets.decode_alone();
     let decoded = (desk.clock)() - began;
-    desk.say(&Word::Ready(publisher.address()));
+    desk.send(&Word::Ready(publisher.address()));
     while !desk.go.load(Relaxed) || !publisher.is_joined() {
         publisher.drive()?;
         std::thread::yield_now();
@@ -209,7 +209,7 @@ pub(super) fn publish(desk: &Desk, load: Load, publisher: &mut Publisher) -> Out
         publisher.drive()?;
     }
     let (took, cpu) = ((desk.clock)() - began, cpu_ns() - cpu);
-    desk.say(&Word::Sent(records));
+    desk.send(&Word::Sent(records));
     while !desk.finish.load(Relaxed) {
         publisher.drive()?;
         std::thread::yield_now();
@@ -224,6 +224,6 @@ pub(super) fn publish(desk: &Desk, load: Load, publisher: &mut Publisher) -> Out
         memory_bytes: memory_bytes(),
         ..Part::default()
     };
-    desk.say(&Word::Done(Box::new(part)));
+    desk.send(&Word::Done(Box::new(part)));
     Ok(())
 }

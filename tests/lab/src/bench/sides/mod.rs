@@ -36,7 +36,7 @@ pub(crate) fn run(task: &Task) -> bool {
     let desk = Desk::open(clock);
     let done = take_part(&desk, task);
     if let Err(failure) = &done {
-        desk.say(&Word::Failed(failure.0.clone()));
+        desk.send(&Word::Failed(failure.0.clone()));
     }
     done.is_ok()
 }
@@ -67,7 +67,7 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
         }
         Role::Ping => {
             let mut publisher = tickcast::Publisher::open(task, 0)?;
-            desk.say(&Word::Ready(side::Carry::address(&publisher)));
+            desk.send(&Word::Ready(side::Carry::address(&publisher)));
             let address = desk.connect(|| side::Carry::drive(&mut publisher))?;
             let mut subscriber = tickcast::Follower::join(task, &address)?;
             side::ping(desk, task, &mut publisher, &mut subscriber)
@@ -88,7 +88,7 @@ fn floor_part(desk: &Desk, task: &Task) -> Outcome<()> {
         Role::Ping => {
             let mut sender = floor::Sender::open(task, 0)?;
             let mut receiver = floor::Receiver::open(task, 1)?;
-            desk.say(&Word::Ready(String::new()));
+            desk.send(&Word::Ready(String::new()));
             desk.connect(|| Ok(()))?;
             side::ping(desk, task, &mut sender, &mut receiver)
         }

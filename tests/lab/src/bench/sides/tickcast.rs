@@ -213,11 +213,11 @@ pub(super) struct Follower {
     index: usize,
     /// Channels that have not joined yet.
     to_join: usize,
-    told: Told,
+    reported: Reported,
 }
 
 /// How a delivered record becomes a tick.
-enum Told {
+enum Reported {
     /// By the number of its tick.
     ByTick,
     /// Any record, by its record number.
@@ -230,7 +230,7 @@ enum Told {
     },
 }
 
-impl Told {
+impl Reported {
     #[inline]
     fn tick(&mut self, position: &Position, record: RecordRef<'_>) -> Option<Tick> {
         match self {
@@ -258,7 +258,7 @@ impl Told {
 
 /// Calls `on` with each delivered tick.
 struct Telling<'a, F> {
-    told: &'a mut Told,
+    reported: &'a mut Reported,
     to_join: &'a mut usize,
     on: &'a mut F,
 }
@@ -268,7 +268,7 @@ impl<F: FnMut(Option<Tick>, bool)> Deliver for Telling<'_, F> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, record) => {
-                let tick = self.told.tick(position, record);
+                let tick = self.reported.tick(position, record);
                 (self.on)(tick, position.quality.repaired);
             }
             Item::Event(_, Event::Joined { .. }) => *self.to_join = self.to_join.saturating_sub(1),
@@ -279,7 +279,7 @@ impl<F: FnMut(Option<Tick>, bool)> Deliver for Telling<'_, F> {
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
         let run = records.all_of::<MboMsg>();
-        let Some(run) = run.filter(|_| matches!(self.told, Told::ByTick)) else {
+        let Some(run) = run.filter(|_| matches!(self.reported, Reported::ByTick)) else {
             return self.one_by_one(first, records);
         };
         for record in run {
@@ -328,11 +328,11 @@ impl Follower {
             gauges: gauges(task)?,
             index: task.index,
             to_join: usize::from(channels),
-            told: match task.load {
-                Load::Feed { .. } => Told::ByRecord,
-                _ if channels == 1 => Told::ByTick,
+            reported: match task.load {
+                Load::Feed { .. } => Reported::ByRecord,
+                _ if channels == 1 => Reported::ByTick,
                 // Before its first tick, a channel's last number is that of the tick before.
-                _ => Told::AsItComes {
+                _ => Reported::AsItComes {
                     last: (1..=u64::from(channels))
                         .map(|first| first.wrapping_sub(u64::from(channels)))
                         .collect(),
@@ -352,7 +352,7 @@ impl Take for Follower {
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
         let polled = self.subscriber.poll_batches(&mut Telling {
-            told: &mut self.told,
+            reported: &mut self.reported,
             to_join: &mut self.to_join,
             on: &mut on,
         });

@@ -11,7 +11,7 @@ pub(crate) const fn us(us: u64) -> Nanos {
 
 /// The kind of a packet on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum PacketKind {
     /// Messages `first..end` of a session.
     Messages(u16, u64, u64),
     /// A heartbeat of a session that names the next sequence, or its end.
@@ -24,7 +24,7 @@ pub(crate) enum What {
 pub(crate) struct Arrival {
     pub(crate) at: Nanos,
     pub(crate) line: usize,
-    pub(crate) what: What,
+    pub(crate) what: PacketKind,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -183,7 +183,7 @@ impl World {
         let dies = self.lines > 1 && line > 0 && rng.random_bool(0.2);
         let dies = dies.then(|| ready[rng.random_range(0..ready.len())].2);
         self.deaths.push(dies);
-        let mut packets: Vec<(Nanos, What, Vec<u8>)> = Vec::new();
+        let mut packets: Vec<(Nanos, PacketKind, Vec<u8>)> = Vec::new();
         let mut from = 0;
         while from < ready.len() {
             let mut to = from + 1;
@@ -197,7 +197,7 @@ impl World {
             }
             let (session, first, _) = ready[from];
             let (_, last, at) = ready[to - 1];
-            let what = What::Messages(session, first, last + 1);
+            let what = PacketKind::Messages(session, first, last + 1);
             let name = self.name(session);
             packets.push((at, what, messages(&name, session, first, last + 1)));
             let is_last = ready.get(to).is_none_or(|next| next.0 != session);
@@ -206,7 +206,7 @@ impl World {
                     let at = at.after(us(if self.is_calm { 8_000 * n } else { 20 * n }));
                     let count = if n == 3 { 0xFFFF } else { 0 };
                     let payload = mold(&name, last + 1, count);
-                    packets.push((at, What::Next(session, last + 1, n == 3), payload));
+                    packets.push((at, PacketKind::Next(session, last + 1, n == 3), payload));
                 }
             }
             from = to;
@@ -263,7 +263,7 @@ impl World {
             self.arrivals.push(Arrival {
                 at,
                 line: rng.random_range(0..self.lines),
-                what: What::Foreign,
+                what: PacketKind::Foreign,
                 payload,
             });
         }
@@ -290,7 +290,7 @@ impl World {
         self.arrivals.push(Arrival {
             at,
             line,
-            what: What::Foreign,
+            what: PacketKind::Foreign,
             payload,
         });
     }
@@ -298,7 +298,11 @@ impl World {
     /// Returns the longest time for which other lines were heard between two packets of a line.
     pub(crate) fn silence(&self, line: usize) -> Nanos {
         let (mut since, mut longest) = (None, Nanos::ZERO);
-        for arrival in self.arrivals.iter().filter(|it| it.what != What::Foreign) {
+        for arrival in self
+            .arrivals
+            .iter()
+            .filter(|it| it.what != PacketKind::Foreign)
+        {
             if arrival.line == line {
                 since = None;
             } else {

@@ -7,7 +7,7 @@ use tickcast_reliability::delivery::Delivery;
 
 use crate::faults::incident::Incident;
 use crate::faults::plan::{Mode, Plan, ms, pick, us};
-use crate::faults::weather::{What, Whom};
+use crate::faults::weather::{Affected, Whom};
 
 impl Plan {
     /// Adds the faults of this profile and returns `true`, if it is one of this module.
@@ -43,7 +43,7 @@ impl Plan {
             }
             "pause" => {
                 let (at, lasts) = (self.some_time(rng), ms(rng.random_range(1..150)));
-                self.spell(at, lasts, Incident::Pause, Incident::GoOn);
+                self.spell(at, lasts, Incident::Pause, Incident::Unpause);
             }
             "restart" | "power-cut" => {
                 self.weather(Whom::Each, |w| w.drop = share);
@@ -69,7 +69,7 @@ impl Plan {
                 self.at(at, Incident::Pause);
                 let (starts, back) = (rng.random_range(1..30), rng.random_range(30..60));
                 self.at(at.after(ms(starts)), Incident::Start);
-                self.at(at.after(ms(back)), Incident::GoOn);
+                self.at(at.after(ms(back)), Incident::Unpause);
             }
             "two-publishers" => {
                 self.weather(Whom::Each, |w| w.drop = share);
@@ -165,11 +165,13 @@ impl Plan {
         for of in 1..self.receivers {
             let share = pick(rng, &[0.0, 0.001, 0.01]);
             // The same loss applies whether the broken subscriber is present or absent.
-            self.weather(Whom::One(of), |w| (w.what, w.drop) = (What::Fresh, share));
+            self.weather(Whom::One(of), |w| {
+                (w.what, w.drop) = (Affected::Fresh, share)
+            });
         }
         let share = pick(rng, &[0.1, 0.5]);
         self.weather(Whom::One(0), |w| (w.drop, w.corrupt) = (share, 0.1));
-        self.weather(Whom::One(0), |w| (w.what, w.drop) = (What::Any, 0.1));
+        self.weather(Whom::One(0), |w| (w.what, w.drop) = (Affected::Any, 0.1));
         // The broken subscriber floods, and stops polling for good or for some spells.
         self.at(ms(12), Incident::Flood(0));
         match rng.random_range(0..3) {

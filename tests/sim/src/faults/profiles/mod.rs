@@ -65,7 +65,7 @@ pub const PROFILES: [&str; 53] = [
     "broken-one",
     "two-channels",
     "start-at",
-    "rc-breaks",
+    "nack-link-breaks",
     "promotion",
     "long-runs",
     "impostor",

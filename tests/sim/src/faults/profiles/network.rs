@@ -8,7 +8,7 @@ use tickcast_reliability::types::Nanos;
 
 use crate::faults::incident::{Incident, Link};
 use crate::faults::plan::{Plan, ms, pick, us};
-use crate::faults::weather::{What, Whom};
+use crate::faults::weather::{Affected, Whom};
 
 impl Plan {
     /// Adds the faults of this profile and returns `true`, if it is one of this module.
@@ -41,7 +41,7 @@ impl Plan {
             "only-repairs" => {
                 self.weather(Whom::Common, |w| w.drop = share);
                 self.weather(Whom::Each, |w| {
-                    (w.what, w.drop) = (What::Repairs, 0.7);
+                    (w.what, w.drop) = (Affected::Repairs, 0.7);
                 });
                 for _ in 0..many {
                     let (whom, at) = (self.whom(rng), self.some_time(rng));
@@ -55,16 +55,16 @@ impl Plan {
                     self.repair.multicast_repair = true;
                     self.repair.repair_coalesce_us = 2_000;
                     self.weather(Whom::Each, |w| {
-                        (w.what, w.drop) = (What::Repairs, 0.9);
+                        (w.what, w.drop) = (Affected::Repairs, 0.9);
                     });
                     self.at(ms(12), Incident::DownStops(None));
                 }
             }
             "only-heartbeats" => self.weather(Whom::Each, |w| {
-                (w.what, w.drop) = (What::Heartbeats, 0.9);
+                (w.what, w.drop) = (Affected::Heartbeats, 0.9);
             }),
             "only-last" => self.weather(Whom::Each, |w| {
-                (w.what, w.drop) = (What::Last, 0.8);
+                (w.what, w.drop) = (Affected::Last, 0.8);
             }),
             "duplicate" => self.weather(Whom::Each, |w| w.duplicate = 0.3),
             "reorder" => self.weather(Whom::Each, |w| w.late = Some((0.2, us(500)))),
@@ -115,7 +115,7 @@ impl Plan {
                 self.weather(Whom::Each, |w| (w.line, w.drop) = (Some(0), share));
                 self.weather(Whom::Each, |w| w.late = Some((0.2, us(500))));
             }
-            "rc-breaks" => {
+            "nack-link-breaks" => {
                 self.nack_path = true;
                 self.weather(Whom::Each, |w| w.drop = share.max(0.02));
                 for _ in 0..rng.random_range(1..8) {

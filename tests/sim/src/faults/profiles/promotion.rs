@@ -1,4 +1,4 @@
-//! Promotions of standbys: by a handover, after the publisher's death, or forced while it is
+//! Promotions of standbys: by a hand-over, after the publisher's death, or forced while it is
 //! running.
 
 use rand::RngExt;
@@ -85,7 +85,7 @@ impl Plan {
                 // The old publisher pauses, and resumes after another has taken its place.
                 self.at(at, Incident::Pause);
                 self.at(later, Incident::Promote(standby));
-                self.at(later.after(ms(rng.random_range(1..20))), Incident::GoOn);
+                self.at(later.after(ms(rng.random_range(1..20))), Incident::Unpause);
             }
             _ => {
                 // The old publisher never stopped.

@@ -217,7 +217,9 @@ fn agreement(tree: &Tree, answer: Option<&str>) -> Check {
         &["systemctl", "enable", "--now", "chronyd"],
         &["systemctl", "disable", "--now", "chronyd"],
     )
-    .or_say("chronyd does not start: install chrony or linuxptp, then run this command again");
+    .or_else_print(
+        "chronyd does not start: install chrony or linuxptp, then run this command again",
+    );
     Check::note(
         id,
         format!("no program keeps the clock; {devices}"),

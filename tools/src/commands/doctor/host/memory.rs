@@ -264,7 +264,7 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
         .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
     if let Err(error) = shared.created {
         let found = format!("no file can be created in {SHARED_MEMORY}: {error}");
-        let why = "it holds the rings of subscribers in the publisher's host, flight records, and \
+        let why = "it holds the rings of subscribers in the publisher's host, journals, and \
                    rings that outlive a publisher";
         let remedy = "in a container, mount the host's /dev/shm or a tmpfs of its own there";
         let mount = ["mount", "-t", "tmpfs", "tmpfs", SHARED_MEMORY];

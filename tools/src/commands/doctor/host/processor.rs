@@ -411,7 +411,7 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
         if !others.is_empty() && fixes.len() < INTERRUPTS_MAX {
             let before = list_of(&tree.cores(&allowed).unwrap_or(cores));
             let stays = format!("interrupt {number} stays: its driver chose its cores");
-            fixes.push(Fix::write(&allowed, &list_of(&others), &before).or_say(&stays));
+            fixes.push(Fix::write(&allowed, &list_of(&others), &before).or_else_print(&stays));
         }
     }
     if found.is_empty() {

@@ -124,7 +124,7 @@ impl Wanted {
             }
             wanted.files.extend(file.map(|file| (file, bytes)));
         }
-        if let Some(record) = &config.flight_record {
+        if let Some(record) = &config.journal {
             // One file for each channel, and one for repair.
             let files = config.channels.len() as u64 + 1;
             let bytes = files.saturating_mul(u64::from(record.mib) << 20);
@@ -257,7 +257,7 @@ mod tests {
     fn needs_of_a_config_are_those_of_all_its_parts() {
         let wanted = wanted(json!({
             "threads": { "idle": "spin", "feed_core": 2, "repair_core": 3 },
-            "flight_record": { "directory": "/dev/shm/records", "mib": 4 },
+            "journal": { "directory": "/dev/shm/records", "mib": 4 },
             "channels": [
                 {
                     "id": 1, "name": "a", "slots": 1024, "slot_len": 1472,

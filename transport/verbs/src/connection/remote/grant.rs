@@ -51,7 +51,7 @@ impl Granting {
 }
 
 impl Grant {
-    fn say(&self, what: AuditEvent, link: &Link) {
+    fn audit(&self, what: AuditEvent, link: &Link) {
         let why = link.granting.over.as_ref();
         let of = audit::Of {
             device: link.queue.device().name(),
@@ -64,7 +64,7 @@ impl Grant {
                 .filter(|_| matches!(what, AuditEvent::WindowRevoked))
                 .map(|why| why as &dyn fmt::Display),
         };
-        audit::say(what, of);
+        audit::write_entry(what, of);
     }
 }
 
@@ -245,10 +245,10 @@ impl Link {
         };
         if self.granting.grants[at].phase == Phase::Revoking {
             let grant = self.granting.grants.remove(at);
-            grant.say(AuditEvent::WindowRevoked, self);
+            grant.audit(AuditEvent::WindowRevoked, self);
         } else {
             self.granting.grants[at].phase = Phase::Bound;
-            self.granting.grants[at].say(AuditEvent::WindowBound, self);
+            self.granting.grants[at].audit(AuditEvent::WindowBound, self);
             if self.granting.over.is_some() {
                 // A queue that accepts no more requests has ended, and its windows end with it.
                 let _ = self.take_back(at);
@@ -270,7 +270,7 @@ impl Link {
     pub(crate) fn free_windows(&mut self) {
         for grant in std::mem::take(&mut self.granting.grants) {
             if grant.phase != Phase::Binding {
-                grant.say(AuditEvent::WindowFreed, self);
+                grant.audit(AuditEvent::WindowFreed, self);
             }
         }
     }

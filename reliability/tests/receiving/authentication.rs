@@ -1,6 +1,6 @@
 //! Authenticated channels: what no key tagged changes nothing, and keys roll over without a gap.
 
-use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::layout::JOURNAL_LEN_MIN;
 use tickcast_journal::{Journal, JournalOrigin, JournalWriter, Journaled, replay};
 use tickcast_reliability::control::{Announced, Message, Start, Welcome};
 use tickcast_reliability::delivery::{Item, LinkDownReason};
@@ -296,8 +296,8 @@ fn record_of_join_holds_no_key() {
     let publisher = authenticated(5, 1);
     let world = World::new(immediate(), Start::Live, 1);
     let mut core = Journaled::new(world.core);
-    let area = Box::new(vec![0; RECORD_LEN_MIN]);
-    core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
+    let area = Box::new(vec![0; JOURNAL_LEN_MIN]);
+    core.keep_journal(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
     let welcome = Message::Welcome(publisher.welcome(1));
     let key = Message::Key(announced(&publisher, 2));
     let inputs = [
@@ -309,7 +309,7 @@ fn record_of_join_holds_no_key() {
     for input in inputs {
         core.handle(world.now, input, &mut |_: Item<'_>| ());
     }
-    let bytes = core.stop_recording().unwrap().into_bytes();
+    let bytes = core.take_journal().unwrap().into_bytes();
     let redacted = "0".repeat(64);
     let is_in = |text: &[u8]| bytes.windows(text.len()).any(|it| it == text);
     assert!(is_in(redacted.as_bytes()), "it holds the WELCOME");
@@ -326,8 +326,8 @@ fn record_holds_no_key_and_replays() {
     let world = World::new(immediate(), Start::Live, 1);
     let mut core = Journaled::new(world.core);
     // Short, so that later segments begin with the core's state.
-    let area = Box::new(vec![0; RECORD_LEN_MIN]);
-    core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
+    let area = Box::new(vec![0; JOURNAL_LEN_MIN]);
+    core.keep_journal(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
     let mut now = world.now;
     let mut delivered = 0;
     let on = &mut |item: Item<'_>| delivered += u64::from(matches!(item, Item::Record(..)));
@@ -371,7 +371,7 @@ fn record_holds_no_key_and_replays() {
         20_000
     );
     let end = core.outputs().unwrap().digest();
-    let bytes = core.stop_recording().unwrap().into_bytes();
+    let bytes = core.take_journal().unwrap().into_bytes();
     for number in (0..20_000 / PER_KEY).rev().step_by(200) {
         assert!(!contains(&bytes, &of.key(number).key), "key {number}");
     }

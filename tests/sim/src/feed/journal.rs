@@ -1,6 +1,6 @@
-//! Flight records of the cores in a run.
+//! Journals of the cores in a run.
 
-use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::layout::JOURNAL_LEN_MIN;
 use tickcast_journal::{
     JournalOrigin, JournalSide, JournalWriter, Journaled, JournaledPublisher, JournaledServer,
 };
@@ -8,7 +8,7 @@ use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Now;
 
 /// Length in bytes of a record that holds a few runs of any profile.
-pub(crate) const SHORT_LEN: usize = RECORD_LEN_MIN;
+pub(crate) const SHORT_LEN: usize = JOURNAL_LEN_MIN;
 
 /// Starts recording a subscriber's core in `len` bytes, with a log of all its outputs.
 pub(crate) fn record(core: &mut Journaled<SubscriberCore>, len: usize) {
@@ -17,27 +17,27 @@ pub(crate) fn record(core: &mut Journaled<SubscriberCore>, len: usize) {
         ..JournalOrigin::default()
     };
     // `len` is at least the minimum, so that creating the record can't fail.
-    if let Ok(mut recorder) = JournalWriter::new(Box::new(vec![0; len]), &origin) {
-        recorder.keep_log();
-        core.record(recorder);
+    if let Ok(mut journal) = JournalWriter::new(Box::new(vec![0; len]), &origin) {
+        journal.keep_log();
+        core.keep_journal(journal);
     }
 }
 
 /// Starts recording a publisher's core in a short record.
 pub(crate) fn record_publisher(core: &mut JournaledPublisher, now: Now) {
-    if let Some(recorder) = recorder(JournalSide::Publisher, SHORT_LEN, now) {
-        core.record(recorder);
+    if let Some(journal) = journal(JournalSide::Publisher, SHORT_LEN, now) {
+        core.keep_journal(journal);
     }
 }
 
 /// Starts recording a repair service's core in a record four times as long.
 pub(crate) fn record_repair(core: &mut JournaledServer, now: Now) {
-    if let Some(recorder) = recorder(JournalSide::Repair, 4 * SHORT_LEN, now) {
-        core.record(recorder);
+    if let Some(journal) = journal(JournalSide::Repair, 4 * SHORT_LEN, now) {
+        core.keep_journal(journal);
     }
 }
 
-fn recorder(side: JournalSide, len: usize, now: Now) -> Option<JournalWriter> {
+fn journal(side: JournalSide, len: usize, now: Now) -> Option<JournalWriter> {
     let origin = JournalOrigin {
         name: "simulated".into(),
         began: now.monotonic,

@@ -132,12 +132,12 @@ fn record_position_carries_its_path_and_missing_time() {
     take(&mut alone, Via::Repair, &again(&sent[1]));
     alone.now = start.after(Nanos(500));
     take(&mut alone, Via::Line(A), &again(&sent[2]));
-    let told: Vec<_> = (positions.iter())
+    let reported: Vec<_> = (positions.iter())
         .map(|p| (p.sequence.0, p.via, p.missing_for.0, p.quality.repaired))
         .collect();
     let line = Via::Line(A);
     assert_eq!(
-        told,
+        reported,
         [
             (1, line, 0, false),
             (2, Via::Repair, 1, true),
@@ -349,8 +349,8 @@ fn live_event_is_emitted_once_when_history_is_complete() {
     let c = alone.counters();
     assert_eq!((c.replay_received.get(), c.replay_open.get()), (3, 0));
     assert_eq!(c.missing_recovered.get(), 0, "history was never missing");
-    let told = |e: &Event| matches!(e, Event::GapRecovered { .. });
-    assert!(!alone.events.iter().any(told));
+    let reported = |e: &Event| matches!(e, Event::GapRecovered { .. });
+    assert!(!alone.events.iter().any(reported));
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn join_start_follows_ring_until_first_delivery() {
 fn moved_join_start_is_live_after_its_history() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Oldest, 1);
-    let told = |alone: &mut Alone| {
+    let reported = |alone: &mut Alone| {
         let of = |event| match event {
             Event::Joined { after } => Some(format!("joined {after}")),
             Event::Live => Some("live".into()),
@@ -404,15 +404,19 @@ fn moved_join_start_is_live_after_its_history() {
         let events = std::mem::take(&mut alone.events);
         events.into_iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(told(&mut alone), ["joined 0", "live"], "the ring was empty");
+    assert_eq!(
+        reported(&mut alone),
+        ["joined 0", "live"],
+        "the ring was empty"
+    );
     (0..5).for_each(|_| drop(publisher.publish(1)));
     alone.hear(A, &publisher.sent[&5].clone());
     publisher.oldest = 4;
     alone.refuse(&publisher, (1, 4), RefusalReason::Window, 0);
-    assert_eq!(told(&mut alone), ["joined 3"]);
+    assert_eq!(reported(&mut alone), ["joined 3"]);
     assert!(!alone.receiver.is_live());
     alone.answer(&publisher.sent[&4].clone());
-    assert_eq!(told(&mut alone), ["live"]);
+    assert_eq!(reported(&mut alone), ["live"]);
     assert_eq!(alone.records, [4, 5]);
 }
 
@@ -449,7 +453,7 @@ fn first_of_two_contents_waits_for_repair_path() {
 fn malformed_and_unknown_sender_counters_are_separate() {
     let (_, mut alone) = live(quiet());
     alone.hear(A, &[0; 70]);
-    alone.receiver.handle_stranger();
+    alone.receiver.handle_unknown_sender();
     let c = alone.counters();
     assert_eq!(
         (c.malformed_dropped.get(), c.unknown_sender_dropped.get()),
@@ -539,11 +543,11 @@ fn datagram_beyond_window_sizes_the_loss_before_it() {
     alone.refuse(&publisher, (1, 16), RefusalReason::Window, 0);
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
-    let told = [
+    let reported = [
         (1, 4, Some(8), LossCause::Window),
         (5, 31, Some(55), LossCause::PublisherDead),
     ];
-    assert_eq!(alone.losses(), told);
+    assert_eq!(alone.losses(), reported);
 }
 
 #[test]
@@ -562,6 +566,6 @@ fn vouched_and_heard_is_counted_at_publisher_death() {
     alone.status(&publisher.status());
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
-    let told = [(1, 2, Some(5), LossCause::PublisherDead)];
-    assert_eq!(alone.losses(), told);
+    let reported = [(1, 2, Some(5), LossCause::PublisherDead)];
+    assert_eq!(alone.losses(), reported);
 }

@@ -1,6 +1,6 @@
 //! WRITEs to standbys.
 
-use super::granting::reader;
+use super::read_grant::reader;
 use super::*;
 use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
 use crate::serve::standby::MIRRORS_MAX;
@@ -30,7 +30,7 @@ impl Bench {
     }
 
     fn wishes(&mut self, wish: Mirroring) -> Option<MirrorRefusal> {
-        self.tell(0, Message::Mirror(wish));
+        self.deliver(0, Message::Mirror(wish));
         let refused = self.take(0).into_iter().find_map(|got| match got {
             Got::MirrorRefused(refused) => Some(refused),
             _ => None,
@@ -160,18 +160,21 @@ fn mirror_request_flood_closes_peer_without_event_loss() {
             assert_eq!(bench.wishes(wish()), refusal);
         }
         for _ in 0..100_000 {
-            bench.tell(0, Message::Mirror(wish()));
+            bench.deliver(0, Message::Mirror(wish()));
         }
         let got = bench.take(0);
         assert!(
-            matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
+            matches!(&got[..], [Got::Rejected(reported)] if reported.code == RejectCode::Protocol),
             "{got:?}"
         );
         bench.join(7);
         let events = bench.events();
-        let told = |of: fn(&RepairEvent) -> bool| events.iter().filter(|it| of(it)).count();
-        assert_eq!(told(|it| matches!(it, RepairEvent::Mirroring { .. })), 0);
-        assert_eq!(told(|it| matches!(it, RepairEvent::Close { .. })), 2);
+        let reported = |of: fn(&RepairEvent) -> bool| events.iter().filter(|it| of(it)).count();
+        assert_eq!(
+            reported(|it| matches!(it, RepairEvent::Mirroring { .. })),
+            0
+        );
+        assert_eq!(reported(|it| matches!(it, RepairEvent::Close { .. })), 2);
         let joined = |it: &RepairEvent| {
             matches!(
                 it,
@@ -181,7 +184,7 @@ fn mirror_request_flood_closes_peer_without_event_loss() {
                 }
             )
         };
-        assert_eq!(told(joined), 1);
+        assert_eq!(reported(joined), 1);
         assert_eq!(bench.core.counters.protocol_errors.get(), 1);
     }
 }

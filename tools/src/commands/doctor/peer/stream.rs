@@ -91,14 +91,14 @@ fn shortened(text: &str) -> String {
 }
 
 /// A conversation with a deadline. Every call ends by then.
-pub(super) struct Talk {
+pub(super) struct PeerStream {
     stream: TcpStream,
     until: Instant,
     /// Bytes that arrived and are no whole line yet.
     arrived: Vec<u8>,
 }
 
-impl Talk {
+impl PeerStream {
     /// Starts a conversation that ends within `limit`.
     ///
     /// # Errors
@@ -190,8 +190,8 @@ mod tests {
     fn refused(bytes: &[u8]) -> TalkError {
         let (mut one, other) = connected();
         one.write_all(bytes).unwrap();
-        let mut talk = Talk::new(other, Duration::from_millis(200)).unwrap();
-        talk.receive().unwrap_err()
+        let mut stream = PeerStream::new(other, Duration::from_millis(200)).unwrap();
+        stream.receive().unwrap_err()
     }
 
     #[test]
@@ -199,8 +199,8 @@ mod tests {
         let (one, other) = connected();
         let limit = Duration::from_secs(60);
         let (mut one, mut other) = (
-            Talk::new(one, limit).unwrap(),
-            Talk::new(other, limit).unwrap(),
+            PeerStream::new(one, limit).unwrap(),
+            PeerStream::new(other, limit).unwrap(),
         );
         let hello = Message::Hello(Hello {
             version: VERSION,

@@ -1,4 +1,4 @@
-//! A damaged flight record: its entries are explained, and replayed through the core.
+//! A damaged journal: its entries are explained, and replayed through the core.
 
 use std::sync::OnceLock;
 
@@ -9,11 +9,11 @@ use tickcast_reliability::delivery::Item;
 use crate::bytes::Bytes;
 use crate::spoilt::{records, spoilt};
 
-/// Asserts that a flight record gives an error with a text, or all of these:
+/// Asserts that a journal gives an error with a text, or all of these:
 /// - entries up to the first damaged one, which is reported last;
 /// - an explanation of the entries;
 /// - a replay that ends, no later than the entries do.
-pub fn flight_record(bytes: &[u8]) {
+pub fn journal(bytes: &[u8]) {
     static WHOLE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
     let mut input = Bytes(bytes);
     let which = usize::from(input.byte());

@@ -72,7 +72,7 @@ impl Written {
     }
 
     /// Takes all complete datagrams as the driver does, and returns their number.
-    fn look(&mut self) -> usize {
+    fn poll(&mut self) -> usize {
         let mut count = 0;
         while let Some(channel) = self.world.core.poll_written() {
             let datagram = Datagram::parse(self.world.core.written(channel)).unwrap();
@@ -95,12 +95,12 @@ fn standby_requests_writes_and_takes_them_in_order() {
     assert_eq!(wanted.part().start, 4096);
     let view = |of: &Written| of.world.core.receiver(CHANNEL).unwrap().inbox().unwrap();
     assert_eq!(view(&of).state, InboxState::Asked);
-    assert_eq!(of.look(), 0);
+    assert_eq!(of.poll(), 0);
     for _ in 0..3 {
         let bytes = publisher.publish(1);
         of.write(&bytes, |_| true);
     }
-    assert_eq!(of.look(), 3);
+    assert_eq!(of.poll(), 3);
     assert_eq!(of.world.records, numbers(1..=3));
     let (state, newest) = (view(&of).state, view(&of).newest);
     assert_eq!((state, newest), (InboxState::Written, Sequence(3)));
@@ -111,7 +111,7 @@ fn standby_requests_writes_and_takes_them_in_order() {
     let bytes = publisher.publish(1);
     of.world.hear(A, &bytes);
     of.write(&bytes, |_| true);
-    assert_eq!(of.look(), 1);
+    assert_eq!(of.poll(), 1);
     let c = of.world.counters();
     let counted = [&c.inbox_received, &c.inbox_first, &c.duplicates];
     assert_eq!(counted.map(|it| it.get()), [4, 3, 1]);
@@ -125,10 +125,10 @@ fn partly_written_inbox_slot_is_not_taken() {
     let bytes = publisher.publish(2);
     // The words of the header are written, and some of the records.
     of.write(&bytes, |word| word < 12);
-    assert_eq!((of.look(), of.look()), (0, 0));
+    assert_eq!((of.poll(), of.poll()), (0, 0));
     assert_eq!(of.world.counters().inbox_torn.get(), 1);
     of.write(&bytes, |_| true);
-    assert_eq!(of.look(), 1);
+    assert_eq!(of.poll(), 1);
     assert_eq!(of.world.records, numbers(1..=2));
 }
 
@@ -139,10 +139,10 @@ fn inbox_slot_of_another_epoch_is_not_taken() {
     let mut other = Publisher::new(6, 1);
     let bytes = other.publish(1);
     of.write(&bytes, |_| true);
-    assert_eq!(of.look(), 0);
+    assert_eq!(of.poll(), 0);
     let bytes = publisher.publish(1);
     of.write(&bytes, |_| true);
-    assert_eq!(of.look(), 1);
+    assert_eq!(of.poll(), 1);
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn skipped_inbox_slots_are_passed_over_and_repaired() {
     let mut of = begun(&publisher);
     let all: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
     of.write(&all[0], |_| true);
-    assert_eq!(of.look(), 1);
+    assert_eq!(of.poll(), 1);
     // 2 to 4 are skipped, which is detected after three more.
     for bytes in &all[4..] {
         of.write(bytes, |_| true);
     }
-    assert_eq!(of.look(), 5);
+    assert_eq!(of.poll(), 5);
     assert_eq!(of.world.counters().inbox_skipped.get(), 3);
     of.world.settle(&publisher);
     assert_eq!(of.world.records, numbers(1..=9));
@@ -177,7 +177,7 @@ fn lapped_inbox_is_read_from_its_oldest_slot() {
         of.write(&bytes, |_| true);
     }
     // Sequence 1 is overwritten by the next round; 11 is the oldest.
-    assert_eq!(of.look(), SLOTS as usize);
+    assert_eq!(of.poll(), SLOTS as usize);
     let c = of.world.counters();
     assert_eq!(c.inbox_skipped.get(), 10);
     assert_eq!(c.missing_datagrams.get(), 10);
@@ -201,7 +201,7 @@ fn inbox_writes_do_not_prevent_staleness() {
     for _ in 0..40 {
         let bytes = publisher.publish(1);
         of.write(&bytes, |_| true);
-        of.look();
+        of.poll();
         of.world.pass(Nanos::from_ms(1), &publisher);
     }
     assert!(of.world.saw(&Event::Stale));

@@ -39,7 +39,7 @@ fn answers(bench: &mut Bench, epoch: Epoch, first: u64, last: u64) -> Vec<Got> {
         class: NackClass::Repair,
         ranges: vec![run(first, last)],
     };
-    bench.tell(1, nack);
+    bench.deliver(1, nack);
     bench.take(1)
 }
 

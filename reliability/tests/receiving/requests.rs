@@ -49,15 +49,18 @@ fn gap_is_nacked_exactly_when_its_reorder_grace_ends() {
 #[test]
 fn unanswered_nack_backs_off_then_path_is_exhausted() {
     let config = ReceiverConfig {
-        nack_tries: 4,
+        nack_attempts: 4,
         ..quiet()
     };
     let (_, mut alone) = missing_one(config, 1);
-    for tries in 0..4 {
+    for attempts in 0..4 {
         assert_eq!(alone.asks(), [run(2, 2)]);
         assert_eq!(alone.asks(), [], "once");
         let wait = alone.due();
-        assert!(FIRST_WAIT.contains(&(wait.0 >> tries)), "{tries}: {wait}");
+        assert!(
+            FIRST_WAIT.contains(&(wait.0 >> attempts)),
+            "{attempts}: {wait}"
+        );
         alone.at(Nanos(alone.now.after(wait).0 - 1));
         assert_eq!(alone.asks(), []);
         alone.at(alone.now.after(Nanos(1)));
@@ -255,8 +258,10 @@ fn silence_after_end_emits_no_event_and_no_request() {
     let mut next = Publisher::new(6, 1);
     welcome(&mut alone, &next);
     alone.hear(A, &next.publish(1));
-    let told = |event: &Event| alone.events.contains(event);
-    assert!(told(&Event::Live) && !told(&Event::Recovered) && !told(&Event::RepairLinkUp));
+    let reported = |event: &Event| alone.events.contains(event);
+    assert!(
+        reported(&Event::Live) && !reported(&Event::Recovered) && !reported(&Event::RepairLinkUp)
+    );
 }
 
 #[test]
@@ -292,7 +297,7 @@ fn gap_waits_for_other_line_at_most_line_skew() {
 #[test]
 fn temporary_refusal_is_waited_out_without_using_a_try() {
     let config = ReceiverConfig {
-        nack_tries: 1,
+        nack_attempts: 1,
         ..quiet()
     };
     for reason in [
@@ -738,12 +743,12 @@ fn unknown_epoch_hastens_request_within_its_pace() {
 fn sequence_jump_is_contested_beyond_ring_or_burst() {
     let within = Delivery::OrderedWithin(Nanos::from_ms(5));
     // Half a ring beyond the newest sequence of WELCOME, which is 0.
-    for (delivery, leap_max) in [(Delivery::Ordered, 511), (within, 100)] {
+    for (delivery, jump_max) in [(Delivery::Ordered, 511), (within, 100)] {
         let config = ReceiverConfig {
             delivery,
             ..quiet()
         };
-        for (sequence, doubted) in [(leap_max + 1, 0), (leap_max + 2, 1)] {
+        for (sequence, doubted) in [(jump_max + 1, 0), (jump_max + 2, 1)] {
             let publisher = Publisher::new(5, 1);
             let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
             alone.hear(A, &Publisher::new(5, sequence).publish(1));

@@ -813,8 +813,8 @@ fn empty_late_reads_count_up_to_attempts() {
         world.limits.reads = 16;
     });
     world.reads = false;
-    let tries = u64::from(ReceiverConfig::default().nack_tries);
-    for late in 1..=tries {
+    let attempts = u64::from(ReceiverConfig::default().nack_attempts);
+    for late in 1..=attempts {
         assert!(world.given_up.is_empty(), "after {}", late - 1);
         lose(&mut world, &mut publisher, 1);
         world.pass(Nanos::from_us(1_300), &publisher);

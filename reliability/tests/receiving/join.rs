@@ -101,7 +101,7 @@ impl Hand {
     }
 
     /// Returns the events since the last call.
-    fn told(&mut self) -> Vec<Event> {
+    fn reported(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
@@ -246,16 +246,16 @@ fn zombie_welcome_rejoins_and_silence_starts_at_join() {
     let again = join(&mut hand);
     assert_eq!(again.channels[0].start, start);
     assert_eq!(again.channels[0].confirmed_epoch, Epoch::NONE);
-    assert!(!hand.told().contains(&Event::Stale), "nobody listened");
+    assert!(!hand.reported().contains(&Event::Stale), "nobody listened");
     hand.tell(
         Path::Repair,
         &Message::Welcome(Publisher::new(9, 1).welcome(1)),
     );
     assert!(hand.core.is_joined());
     hand.later(29);
-    assert!(!hand.told().contains(&Event::Stale));
+    assert!(!hand.reported().contains(&Event::Stale));
     hand.later(1);
-    assert!(hand.told().contains(&Event::Stale));
+    assert!(hand.reported().contains(&Event::Stale));
 }
 
 #[test]
@@ -690,34 +690,34 @@ fn restless_on(lines: usize, publisher: &Publisher) -> Hand {
 #[test]
 fn reported_silence_ends_with_next_epochs_datagram() {
     let fresh = |events: &[Event]| events.iter().filter(|e| **e == Event::Recovered).count();
-    for (told, by_multicast) in [(true, false), (true, true), (false, true)] {
+    for (reported, by_multicast) in [(true, false), (true, true), (false, true)] {
         let mut publisher = Publisher::new(5, 1);
         let mut hand = restless_on(1, &publisher);
         hand.hear(&publisher.publish(1));
         let end = publisher.end();
-        if told {
+        if reported {
             hand.later(6);
         }
-        assert_eq!(hand.told().contains(&Event::Stale), told);
+        assert_eq!(hand.reported().contains(&Event::Stale), reported);
         // END arrives over TCP, and then multicast causes no events.
         hand.tell(Path::Repair, &Message::Datagram(&again(&end)));
-        assert!(hand.told().contains(&Event::EndOfSession));
+        assert!(hand.reported().contains(&Event::EndOfSession));
         if by_multicast {
             hand.hear(&publisher.heartbeat());
         } else {
             hand.later(6);
         }
         hand.cut();
-        assert_eq!(hand.told(), [], "after the end it is no news");
+        assert_eq!(hand.reported(), [], "after the end it is no news");
         let mut next = Publisher::new(6, 1);
         hand.welcomed_again(next.welcome(1));
-        assert_eq!(fresh(&hand.told()), 0, "nothing was heard yet");
+        assert_eq!(fresh(&hand.reported()), 0, "nothing was heard yet");
         hand.hear(&next.publish(1));
-        assert_eq!(fresh(&hand.told()), usize::from(told));
+        assert_eq!(fresh(&hand.reported()), usize::from(reported));
         assert!(!hand.state.stale);
         hand.hear(&next.publish(1));
-        assert_eq!(hand.told(), []);
-        assert!(hand.later(6).is_empty() && hand.told() == [Event::Stale]);
+        assert_eq!(hand.reported(), []);
+        assert!(hand.later(6).is_empty() && hand.reported() == [Event::Stale]);
     }
 }
 
@@ -728,7 +728,7 @@ fn unconfirmed_end_leaves_silence_to_next_epoch() {
     hand.hear(&publisher.publish(1));
     hand.hear(&publisher.end());
     hand.cut();
-    hand.told();
+    hand.reported();
     while !hand.state.ended {
         // The publisher is unreachable.
         if hand.later(20) == [Action::Connect(Path::Repair)] {
@@ -736,14 +736,14 @@ fn unconfirmed_end_leaves_silence_to_next_epoch() {
         }
     }
     assert_eq!(
-        hand.told(),
+        hand.reported(),
         [Event::Stale, Event::PublisherDead, Event::EndOfSession]
     );
     let mut next = Publisher::new(6, 1);
     hand.welcomed_again(next.welcome(1));
-    assert!(hand.told().contains(&Event::RepairLinkUp) && hand.state.stale);
+    assert!(hand.reported().contains(&Event::RepairLinkUp) && hand.state.stale);
     hand.hear(&next.publish(1));
-    assert_eq!(hand.told(), [Event::Recovered]);
+    assert_eq!(hand.reported(), [Event::Recovered]);
 }
 
 #[test]
@@ -756,11 +756,11 @@ fn rejoin_keeps_stream_state_and_reports_its_recovery() {
         hand.later(3);
         hand.hear(&publisher.heartbeat());
         hand.later(3);
-        assert!(hand.told().contains(&Event::LineDown(LineId(1))));
+        assert!(hand.reported().contains(&Event::LineDown(LineId(1))));
         hand.later(6);
         publisher.publish(1);
         hand.tell(Path::Repair, &Message::Status(publisher.status()));
-        assert_eq!(hand.told(), [Event::Stale, Event::MulticastLost]);
+        assert_eq!(hand.reported(), [Event::Stale, Event::MulticastLost]);
         hand.cut();
         let mut welcome = publisher.welcome(2);
         if moves {
@@ -772,13 +772,13 @@ fn rejoin_keeps_stream_state_and_reports_its_recovery() {
                 start,
             });
         }
-        hand.told();
+        hand.reported();
         hand.welcomed_again(welcome);
-        let told = hand.told();
-        assert!(told.contains(&Event::Joined { after: Sequence(0) }));
-        assert!(told.contains(&Event::RepairLinkUp), "{told:?}");
+        let reported = hand.reported();
+        assert!(reported.contains(&Event::Joined { after: Sequence(0) }));
+        assert!(reported.contains(&Event::RepairLinkUp), "{reported:?}");
         assert!(
-            !told.contains(&Event::Recovered) && hand.state.stale,
+            !reported.contains(&Event::Recovered) && hand.state.stale,
             "nothing was heard"
         );
         let channel = if moves { SECOND } else { CHANNEL };
@@ -793,7 +793,7 @@ fn rejoin_keeps_stream_state_and_reports_its_recovery() {
             hand.hear_on(channel, line, bytes);
         }
         assert_eq!(
-            hand.told(),
+            hand.reported(),
             [Event::MulticastRestored, Event::Recovered, Event::LineUp(B)]
         );
         let after = stands(&hand);
@@ -823,12 +823,12 @@ fn listened_line_count_survives_welcome_and_rejoin() {
         publisher.publish(1);
         hand.hear(&publisher.publish(1));
         assert_eq!(hand.nacks().len(), 1, "no other line could bring it");
-        hand.told();
+        hand.reported();
         for _ in 0..4 {
             hand.later(3);
             hand.hear(&publisher.heartbeat());
         }
-        assert_eq!(hand.told(), [], "no line is missing");
+        assert_eq!(hand.reported(), [], "no line is missing");
     }
 }
 
@@ -840,7 +840,7 @@ fn removed_line_that_was_down_is_reported_up() {
     hand.later(3);
     hand.hear(&publisher.heartbeat());
     hand.later(3);
-    assert!(hand.told().contains(&Event::LineDown(B)));
+    assert!(hand.reported().contains(&Event::LineDown(B)));
     let listening = SubscriberInput::Listening {
         channel: CHANNEL,
         lines: 1,
@@ -848,7 +848,7 @@ fn removed_line_that_was_down_is_reported_up() {
     // Not by `give`: the core emits the change with the next timeout.
     (hand.core).handle(hand.now, listening, &mut |_: Item<'_>| ());
     hand.clock();
-    assert_eq!(hand.told(), [Event::LineUp(B)]);
+    assert_eq!(hand.reported(), [Event::LineUp(B)]);
 }
 
 #[test]
@@ -962,10 +962,10 @@ fn welcome_resumes_changes_epoch_or_is_zombie() {
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     assert_eq!(alone.counters().repair_links_down.get(), 1);
-    assert_eq!(welcome(&mut alone, &old), Welcomed::GoesOn);
+    assert_eq!(welcome(&mut alone, &old), Welcomed::Resumed);
     assert!(alone.events.contains(&Event::RepairLinkUp));
     assert_eq!(alone.asks(), [], "its word counts when it is told again");
-    assert_eq!(welcome(&mut alone, &old), Welcomed::GoesOn);
+    assert_eq!(welcome(&mut alone, &old), Welcomed::Resumed);
     assert_eq!(alone.asks(), [run(2, 2)]);
     assert_eq!(alone.counters().repair_links_up.get(), 3);
     // A new epoch starts at its first sequence. Records that its ring no longer holds are reported exactly.
@@ -1262,7 +1262,7 @@ fn older_epoch_start_never_returns_to_older() {
     for (epoch, expected) in [
         (7, Welcomed::EpochChanged),
         (6, Welcomed::Zombie),
-        (7, Welcomed::GoesOn),
+        (7, Welcomed::Resumed),
     ] {
         let welcome = Publisher::new(epoch, 1).welcome(1);
         assert_eq!(alone.welcome(&welcome, start), expected);

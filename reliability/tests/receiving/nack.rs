@@ -127,14 +127,14 @@ fn late_answers_lengthen_timeout_once() {
             lose_one(&mut world, &mut publisher);
         }
         world.settle(&publisher);
-        let asked_at = world.now;
+        let requested_at = world.now;
         let late = |world: &World| world.counters().nack_link_timeouts.get();
         let before = late(&world);
         while late(&world) == before {
             world.pass(Nanos::from_us(10), &publisher);
         }
-        waits.push(world.now.since(asked_at).0 / 1_000);
-        world.pass(Nanos(world.now.since(asked_at).0), &publisher);
+        waits.push(world.now.since(requested_at).0 / 1_000);
+        world.pass(Nanos(world.now.since(requested_at).0), &publisher);
         // In every second round TCP is faster, so the NACK connection's answers are duplicates.
         for lost in (first..publisher.next)
             .step_by(2)
@@ -166,11 +166,11 @@ fn gap_moved_to_tcp_stays_there_with_all_its_tries() {
     while world.given_up.is_empty() {
         world.pass(Nanos::from_us(100), &publisher);
     }
-    let tries = ReceiverConfig::default().nack_tries as usize;
+    let attempts = ReceiverConfig::default().nack_attempts as usize;
     let asked = asked(&mut world);
     assert_eq!(asked[0], (Path::Nack, 1));
     assert!(
-        asked[1..=tries].iter().all(|a| *a == (Path::Repair, 1)),
+        asked[1..=attempts].iter().all(|a| *a == (Path::Repair, 1)),
         "{asked:?}"
     );
     assert_eq!(
