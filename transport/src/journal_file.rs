@@ -36,7 +36,7 @@ impl JournalFile {
         }
         let made = SharedMapping::file(path, len);
         made.map(|(mapping, _)| Self(mapping))
-            .map_err(|error| error.with_advice("configure fewer MiB for the record"))
+            .map_err(|error| error.with_advice("configure fewer MiB for the journal"))
     }
 }
 
@@ -60,7 +60,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_input(path).map_err(|error| match error {
         FileError::Io { source, .. } => source,
         _ => {
-            let what = "it is not a regular file; copy the record into one";
+            let what = "it is not a regular file; copy the journal into one";
             io::Error::new(io::ErrorKind::InvalidInput, what)
         }
     })?;
@@ -86,7 +86,7 @@ fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8
 /// Returns whether a file is worth keeping: a journal that heard a sender, or unknown contents.
 fn is_of_use(file: &File) -> bool {
     match read_changing(file, || ()).map(Journal::read) {
-        Ok(Ok(recording)) => recording.has_heard_anybody(),
+        Ok(Ok(journal)) => journal.has_heard_anybody(),
         Ok(Err(JournalReadError::Empty)) => false,
         _ => true,
     }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn new_journal_file_keeps_previous_one() {
-        let path = PathBuf::from(format!("/dev/shm/tickcast-record-{}", std::process::id()));
+        let path = PathBuf::from(format!("/dev/shm/tickcast-journal-{}", std::process::id()));
         let mut first = JournalFile::create(&path, 4096).unwrap();
         first.bytes()[7] = 1;
         assert_eq!(read(&path).unwrap()[7], 1);
@@ -133,17 +133,17 @@ mod tests {
         for path in [&path, &before(&path)] {
             std::fs::remove_file(path).unwrap();
         }
-        let disk = JournalFile::create(Path::new("/etc/tickcast-record"), 4096);
+        let disk = JournalFile::create(Path::new("/etc/tickcast-journal"), 4096);
         assert!(disk.is_err());
     }
 
     #[test]
-    fn record_without_memory_is_refused_without_file() {
+    fn journal_without_memory_is_refused_without_file() {
         if tickcast_transport_base::host::memory_limit::available_bytes().is_none() {
             println!("SKIPPED: this system tells nothing of its memory");
             return;
         }
-        let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
+        let name = format!("/dev/shm/tickcast-no-journal-{}", std::process::id());
         let error = JournalFile::create(Path::new(&name), 1 << 50).unwrap_err();
         let reported = error.to_string();
         assert!(reported.contains("configure fewer MiB"), "{reported}");
@@ -154,20 +154,20 @@ mod tests {
     #[test]
     fn segment_overwritten_during_journal_read_is_omitted() {
         let (segments, segment_len) = (8_u64, 4096_u64);
-        let mut record = vec![1_u8; 4096 + (segments * segment_len) as usize];
-        record[..8].copy_from_slice(b"TCFLIGHT");
-        record[8..16].copy_from_slice(&(1 | segments << 32).to_le_bytes());
-        record[16..24].copy_from_slice(&segment_len.to_le_bytes());
+        let mut journal = vec![1_u8; 4096 + (segments * segment_len) as usize];
+        journal[..8].copy_from_slice(b"TCFLIGHT");
+        journal[8..16].copy_from_slice(&(1 | segments << 32).to_le_bytes());
+        journal[16..24].copy_from_slice(&segment_len.to_le_bytes());
         let path = std::env::temp_dir().join(format!("tickcast-read-{}", std::process::id()));
-        std::fs::write(&path, &record).unwrap();
+        std::fs::write(&path, &journal).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let third = 4096 + 2 * segment_len;
         let read = read_changing(&file, || {
             file.write_all_at(&99_u64.to_le_bytes(), third).unwrap();
         });
-        record[third as usize..][..8].fill(0);
-        assert!(read.unwrap() == record);
+        journal[third as usize..][..8].fill(0);
+        assert!(read.unwrap() == journal);
     }
 
     #[test]

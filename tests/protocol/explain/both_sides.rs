@@ -300,7 +300,7 @@ fn budget_refusal_is_reported_with_its_outcome() {
 }
 
 #[test]
-fn damaged_publisher_record_is_explained_or_refused() {
+fn damaged_publisher_journal_is_explained_or_refused() {
     let mut both = both(1);
     both.seal(20);
     both.send_but(&[(0, 13)]);

@@ -725,7 +725,7 @@ fn gap_parts_lost_in_different_places_are_separate() {
 }
 
 #[test]
-fn two_host_records_separate_wire_from_common_loss() {
+fn two_host_journals_separate_wire_from_common_loss() {
     let host = |lost: &[u64]| {
         let mut stage = Stage::new(ordered(), 1);
         for sequence in (11..=30).filter(|it| !lost.contains(it)) {
@@ -795,7 +795,7 @@ fn records_of_one_host_do_not_blame_publisher() {
 }
 
 #[test]
-fn damaged_record_is_explained_or_refused() {
+fn damaged_journal_is_explained_or_refused() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=40);
@@ -833,7 +833,7 @@ fn damaged_record_is_explained_or_refused() {
 }
 
 #[test]
-fn damaged_record_part_is_reported_rest_explained() {
+fn damaged_journal_part_is_reported_rest_explained() {
     let mut stage = Stage::new(ordered(), 1);
     let mut next = 11;
     // Enough for several segments.
@@ -896,7 +896,7 @@ fn rotated(record: &[u8], nth: usize) -> Vec<u8> {
 }
 
 #[test]
-fn overwritten_record_adds_up_from_any_oldest_part() {
+fn overwritten_journal_adds_up_from_any_oldest_part() {
     let mut open_before = 0;
     for seed in 0..6 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -977,7 +977,7 @@ fn truncated_nack_record_claims_nothing_more() {
 }
 
 #[test]
-fn record_without_datagrams_never_replaces_earlier_one() {
+fn journal_without_datagrams_never_replaces_earlier_one() {
     let name = format!("tickcast-explanations-{}.journal", std::process::id());
     let path = std::path::Path::new("/dev/shm").join(name);
     let before = path.with_extension("journal.before");

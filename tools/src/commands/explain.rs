@@ -1,6 +1,6 @@
 //! `tickcast explain`: reports where each missing datagram was lost and what happened to it, from the
 //! journals of `tickcast listen --journal`, subscribers and publishers. It can also replay a
-//! record through the core.
+//! journal through the core.
 
 mod entries;
 mod timeline;
@@ -24,24 +24,24 @@ use tickcast_transport::journal_file::read;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::{Output, unknown_to_null};
 
-/// The records, and the part of them to report.
+/// The journals, and the part of them to report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Journals. Records of several hosts separate the losses of one host from those of all; the
-    /// publisher's records show what was sent.
+    /// Journals. Those of several hosts separate the losses of one host from those of all; the
+    /// publisher's journals show what was sent.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Report only losses within a second of this time (UTC): 14:30:00.000123 of the first day on
-    /// which a record has that time, or with a date: 2026-01-31T14:30:00.000123Z.
+    /// which a journal has that time, or with a date: 2026-01-31T14:30:00.000123Z.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Report only this gap, with all events around it.
     #[arg(long, value_name = "N")]
     gap: Option<usize>,
-    /// Replay the record through the core; the outputs must be identical.
+    /// Replay the journal through the core; the outputs must be identical.
     #[arg(long)]
     replay: bool,
-    /// Print JSON, one object per record.
+    /// Print JSON, one object per journal.
     #[arg(long)]
     json: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 /// Reported time before and after `--at`.
 const AROUND: Nanos = Nanos::from_secs(1);
 
-/// One record's report, as JSON.
+/// One journal's report, as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     file: &'a PathBuf,
@@ -72,13 +72,13 @@ struct Verdict {
     words: String,
 }
 
-/// Reports the losses of each record.
+/// Reports the losses of each journal.
 ///
 /// # Errors
 /// Returns [`ToolError`] in three cases:
-/// - a file can't be read or is no record;
-/// - two files hold the same record;
-/// - no record has the requested time or gap.
+/// - a file can't be read or is no journal;
+/// - two files hold the same journal;
+/// - no journal has the requested time or gap.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         }
         let mut lines = words::head(file, recording, explanation);
         match outside {
-            // The record does not cover that time, so report neither losses nor their absence.
+            // The journal does not cover that time, so report neither losses nor their absence.
             Some(outside) => lines.push(outside),
             None => {
                 lines.extend(words::findings(recording, explanation));
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     if !any_inside {
         let text = args.at.as_deref().unwrap_or_default();
         return Err(ToolError::Usage(format!(
-            "no record covers the time --at {text}; the lines above state the time that each covers"
+            "no journal covers the time --at {text}; the lines above state the time that each covers"
         )));
     }
     if !any_gap {
@@ -195,7 +195,7 @@ fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
 /// Reads a journal.
 ///
 /// # Errors
-/// Returns [`ToolError`] if the file can't be read, or is no record.
+/// Returns [`ToolError`] if the file can't be read, or is no journal.
 pub(crate) fn open(path: &Path) -> Result<Journal, ToolError> {
     let bytes = read(path).map_err(|source| ToolError::Read {
         path: path.into(),
@@ -205,14 +205,14 @@ pub(crate) fn open(path: &Path) -> Result<Journal, ToolError> {
     recording.map_err(|error| ToolError::Usage(format!("{}: {error}", path.display())))
 }
 
-/// Returns an error if two files hold the same record, because it would count as two witnesses.
+/// Returns an error if two files hold the same journal, because it would count as two witnesses.
 fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), ToolError> {
     for (nth, recording) in recordings.iter().enumerate() {
         let mut before = recordings[..nth].iter().zip(files);
         if let Some((_, first)) = before.find(|(it, _)| it.origin() == recording.origin()) {
             let [first, again] = [first, &files[nth]].map(|it| it.display());
             return Err(ToolError::Usage(format!(
-                "{again} is the same record as {first}; give each record once"
+                "{again} is the same journal as {first}; give each journal once"
             )));
         }
     }
@@ -222,7 +222,7 @@ fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), ToolErr
 /// A time as given on the command line.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// A time of the first day on which the record has it.
+    /// A time of the first day on which the journal has it.
     Day(Time),
     Moment(Timestamp),
 }
@@ -253,7 +253,7 @@ impl At {
             })
     }
 
-    /// Returns the time in nanoseconds of UTC, for a record that began at `began`.
+    /// Returns the time in nanoseconds of UTC, for a journal that began at `began`.
     fn utc(self, began: Nanos) -> i128 {
         let moment = match self {
             Self::Moment(moment) => moment,
@@ -262,7 +262,7 @@ impl At {
                 let of_day = began.to_zoned(TimeZone::UTC).with().time(time).build();
                 let moment = of_day.map_or(began, |it| it.timestamp());
                 let is_over = moment.as_nanosecond() + i128::from(AROUND.0) < began.as_nanosecond();
-                // The record passes midnight, so the time is of the following day.
+                // The journal passes midnight, so the time is of the following day.
                 let day = Span::new().hours(24);
                 let next = || moment.checked_add(day).unwrap_or(moment);
                 if is_over { next() } else { moment }
@@ -272,8 +272,8 @@ impl At {
     }
 }
 
-/// Keeps only the findings within a second of this time. If the record does not cover it, returns a
-/// message with the record's range.
+/// Keeps only the findings within a second of this time. If the journal does not cover it, returns a
+/// message with the journal's range.
 fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Option<String> {
     let origin = recording.origin();
     let since_began = at.utc(origin.began_utc) - i128::from(origin.began_utc.0);
@@ -286,11 +286,11 @@ fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Opti
     explanation.findings.retain(near);
     (at + around < from || at > to + around).then(|| {
         let [from, to] = [explanation.from, explanation.to].map(|it| words::time(recording, it));
-        format!("the record does not cover this time: it runs from {from} to {to}")
+        format!("the journal does not cover this time: it runs from {from} to {to}")
     })
 }
 
-/// Returns the comparison of the record's totals as text, and the number of unexplained sequences. Adds
+/// Returns the comparison of the journal's totals as text, and the number of unexplained sequences. Adds
 /// the result of the replay, if one was requested.
 fn replayed(
     recording: &Journal,
@@ -308,7 +308,7 @@ fn replayed(
                 inputs: 0,
                 identical: true,
                 words: "replay: a repair service can't be replayed, because it reads rings that \
-                        other threads write; its record is only explained"
+                        other threads write; its journal is only explained"
                     .into(),
             };
             (words::served(explanation), None, asked.then(verdict))
@@ -329,7 +329,7 @@ fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
             format!("replay: {inputs} inputs from input {first_input} on gave the recorded outputs")
         }
         Some(it) => format!(
-            "replay: the same outputs up to input {}, {}; there {} differed (byte {} of the record, which \
+            "replay: the same outputs up to input {}, {}; there {} differed (byte {} of the journal, which \
              build {} made; this is build {})",
             it.input,
             words::time(recording, it.at),
@@ -342,13 +342,13 @@ fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
     match &replayed.stopped {
         None => {}
         Some(Stopped::NoSnapshot) => {
-            words = "replay: impossible, because no segment holds the core's state: give the \
-                     record more MiB; the record of a standby never holds it"
+            words = "replay: impossible, because no segment holds the core's state: \
+                     give the journal more MiB; the journal of a standby never holds it"
                 .into();
         }
         Some(Stopped::Unrecorded(at)) => {
             words += &format!(
-                "; it ends {}, at an event that a record does not hold",
+                "; it ends {}, at an event that a journal does not hold",
                 words::time(recording, *at)
             );
         }
@@ -459,7 +459,7 @@ mod tests {
         assert!(said.ends_with("which are 2, 3"), "{said}");
         let said = refused(1, Some("14:30:07"));
         assert!(said.contains("nothing was missing then"), "{said}");
-        assert!(refused(1, Some("15:00:00")).contains("no record covers the time"));
+        assert!(refused(1, Some("15:00:00")).contains("no journal covers the time"));
         assert!(refused(9, None).contains("no gap 9"));
     }
 
@@ -468,7 +468,7 @@ mod tests {
         for (text, seconds) in [
             ("14:30:00", 0.0),
             ("14:30:01.5", 1.5),
-            // Up to a second before the record begins, a time means this day. An earlier time means the
+            // Up to a second before the journal begins, a time means this day. An earlier time means the
             // next day.
             ("14:29:59.5", -0.5),
             ("14:29:58", 86_398.0),

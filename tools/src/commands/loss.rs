@@ -59,19 +59,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
             }
         }
     }
-    let records = args.journals.iter().map(|file| open(file));
-    let records: Vec<Journal> = records.collect::<Result<_, _>>()?;
-    for (record, explanation) in records.iter().zip(explain(&records)) {
-        let name = &record.origin().name;
+    let journals = args.journals.iter().map(|file| open(file));
+    let journals: Vec<Journal> = journals.collect::<Result<_, _>>()?;
+    for (journal, explanation) in journals.iter().zip(explain(&journals)) {
+        let name = &journal.origin().name;
         for finding in explanation.findings.iter().filter(|_| args.wants(name)) {
             is_whole &= !matches!(finding.fate, Fate::Lost(_) | Fate::Unrepairable);
             count += 1;
             if args.json {
-                let mut loss = json!({ "record": name, "finding": finding });
+                let mut loss = json!({ "journal": name, "finding": finding });
                 unknown_to_null(&mut loss);
                 output.line(loss)?;
             } else {
-                output.line(of_record(record, finding))?;
+                output.line(of_journal(journal, finding))?;
             }
         }
     }
@@ -152,9 +152,9 @@ fn in_words(publisher: &str, loss: &Loss) -> String {
     )
 }
 
-fn of_record(record: &Journal, finding: &Finding) -> String {
-    let name = Plain(&record.origin().name).to_string();
-    let lines = words::finding_in_words(record, finding);
+fn of_journal(journal: &Journal, finding: &Finding) -> String {
+    let name = Plain(&journal.origin().name).to_string();
+    let lines = words::finding_in_words(journal, finding);
     let mut text = format!("{name}: {}", lines.first().map_or("", |it| it));
     for line in lines.iter().skip(1) {
         text += "; ";

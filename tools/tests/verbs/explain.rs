@@ -39,7 +39,7 @@ fn explained(options: &[&str], file: &Path) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn killed_listeners_record_names_every_injected_loss() {
+fn killed_listeners_journal_names_every_injected_loss() {
     let mut publisher = Publisher::endless();
     let record = Record::new("killed");
     let to = format!("{}:32", record.path());
@@ -101,7 +101,7 @@ fn killed_listeners_record_names_every_injected_loss() {
     );
     let reported = text(&nothing.stdout);
     assert!(
-        reported.contains("the record does not cover this time: it runs from"),
+        reported.contains("the journal does not cover this time: it runs from"),
         "{reported}"
     );
     assert_eq!(
@@ -112,7 +112,7 @@ fn killed_listeners_record_names_every_injected_loss() {
 }
 
 #[test]
-fn existing_record_is_kept_and_open_one_refused() {
+fn existing_journal_is_kept_and_open_one_refused() {
     let mut publisher = Publisher::endless();
     let record = Record::new("kept");
     let to = format!("{}:4", record.path());
@@ -306,8 +306,8 @@ fn invalid_journal_is_refused_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");
     for (bytes, words) in [
-        (vec![7; 100], "is not a record"),
-        (vec![7; 100_000], "is not a record"),
+        (vec![7; 100], "is not a journal"),
+        (vec![7; 100_000], "is not a journal"),
         (
             [&b"TCFLIGHT\x09\0\0\0"[..], &[0; 8000]].concat(),
             "layout 9",

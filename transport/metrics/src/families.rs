@@ -332,7 +332,7 @@ pub static PUBLISHER: Part = Part {
                 ("source_unrecognised_packets", "unrecognised"),
                 ("source_kernel_dropped", "kernel_dropped"),
                 ("source_oversize", "oversize"),
-                ("source_unknown_senders", "stranger"),
+                ("source_unknown_senders", "unknown_sender"),
             ],
         ),
         by(

@@ -2,7 +2,7 @@
 
 mod control;
 mod faults;
-mod killed_recorder;
+mod killed_writer;
 mod memory;
 mod shm;
 mod udp;

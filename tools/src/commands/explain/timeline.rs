@@ -17,7 +17,7 @@ const LINES_MAX: usize = 120;
 const MARGIN: Nanos = Nanos::from_us(500);
 
 /// Returns the events from just before the first of these findings to just after the last. The
-/// findings are of the `nth` record. Includes the entries of the other records about the same
+/// findings are of the `nth` journal. Includes the entries of the other journals about the same
 /// datagrams.
 pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -> Vec<String> {
     let Some(first) = findings.first() else {
@@ -101,7 +101,7 @@ struct Row {
     count: u64,
 }
 
-/// Returns whether an entry of another record is about one of these datagrams, or about the time
+/// Returns whether an entry of another journal is about one of these datagrams, or about the time
 /// around them.
 fn concerns(what: &EntryBody<'_>, findings: &[Finding], is_near: bool) -> bool {
     let any = |channel: ChannelId, epoch: Epoch, range: SequenceRange| {
@@ -173,7 +173,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             sent(frames).map(|it| format!("{connection}: {it}"))?
         }
         EntryBody::Input(_, input) => entries::input(input)?,
-        EntryBody::Unrecorded => "an input that the record does not hold".into(),
+        EntryBody::Unrecorded => "an input that the journal does not hold".into(),
         EntryBody::Event(emitted) => {
             format!("emitted, channel {}: {}", emitted.channel, emitted.event)
         }
@@ -243,13 +243,13 @@ fn sent(frames: &[u8]) -> Option<String> {
         let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
         format!("requested {} of channel {channel}", ranges.join(", "))
     });
-    let more = (asked.is_cut).then(|| "more was sent than the record holds".to_owned());
+    let more = (asked.is_cut).then(|| "more was sent than the journal holds".to_owned());
     let said: Vec<_> = nacks.chain(more).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 
 fn datagram(kept: &[u8]) -> String {
-    // A record keeps only the header of a data datagram, so fill up the payload.
+    // A journal keeps only the header of a data datagram, so fill up the payload.
     let mut bytes = kept.to_vec();
     if let Some(head) = kept.first_chunk::<HEADER_LEN>() {
         let payload = usize::from(u16::from_le_bytes([head[54], head[55]]));

@@ -13,7 +13,7 @@ use tickcast_reliability::types::Nanos;
 use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::table::{span, table, thousands};
 
-/// Returns the description of a record.
+/// Returns the description of a journal.
 pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) -> Vec<String> {
     let origin = recording.origin();
     let lasted = span(explained.to.since(explained.from).0);
@@ -33,7 +33,7 @@ pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) ->
     )];
     if !recording.is_whole() {
         lines.push(
-            "the record does not cover the start of the process: earlier entries were overwritten"
+            "the journal does not cover the start of the process: earlier entries were overwritten"
                 .into(),
         );
     }
@@ -207,7 +207,7 @@ fn place(it: &Finding) -> String {
                                brought these while no publisher ran"
                 .into()
         }
-        Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its \
+        Origin::SourceLineOrInput => "before the publisher, or in its host: the journal of its \
                                       channel (NAME.ID.journal) shows whether the missing messages \
                                       reached its socket"
             .into(),
@@ -246,7 +246,7 @@ fn place(it: &Finding) -> String {
             }
         ),
         Origin::Unsent => {
-            "in the publisher: it had sealed them, but not sent them yet at the end of its record"
+            "in the publisher: it had sealed them, but not sent them yet at the end of its journal"
                 .into()
         }
         Origin::Uplink => "after the publisher's network stack and before the lines separate: its \
@@ -254,7 +254,7 @@ fn place(it: &Finding) -> String {
             .into(),
         Origin::SourceUnreadable => "before the publisher: it could not read these messages".into(),
         Origin::SendQueue => "before the lines separate: in the publisher's send queue, interface \
-                              or uplink, because every line, or every given record, missed them; \
+                              or uplink, because every line, or every given journal, missed them; \
                               the publisher's skipped_datagrams shows which"
             .into(),
         Origin::Wire(line) => format!(
@@ -263,10 +263,10 @@ fn place(it: &Finding) -> String {
         ),
         Origin::WireOrUplink => "on the wire, or in the publisher's interface or uplink, after \
                                  its network stack: nothing in this host dropped any. A second \
-                                 line, or the record of another host, shows which"
+                                 line, or the journal of another host, shows which"
             .into(),
         Origin::WireOrSendQueue => "on the wire, or in the publisher's send queue: nothing in \
-                                    this host dropped any. A second line, or the record of \
+                                    this host dropped any. A second line, or the journal of \
                                     another host, shows which"
             .into(),
         Origin::SocketBuffer => format!(
@@ -313,7 +313,7 @@ fn place(it: &Finding) -> String {
                             while; check its group, the switch and the cable"
             .into(),
         Origin::PublisherGone => {
-            "with the publisher: it disappeared, and the records do not show whether it sent them"
+            "with the publisher: it disappeared, and the journals do not show whether it sent them"
                 .into()
         }
         Origin::EpochChange => "with the epoch: the publisher began a new one".into(),
@@ -334,7 +334,7 @@ fn place(it: &Finding) -> String {
              wrong one was delivered; give each publisher its own groups"
                 .into()
         }
-        _ => "before the record begins".into(),
+        _ => "before the journal begins".into(),
     }
 }
 
@@ -342,7 +342,7 @@ fn fate(recording: &Journal, it: &Finding) -> Option<String> {
     let after = span(it.settled_at.since(it.found_at).0);
     let asked = match (it.asked, it.asked_more) {
         (0, false) => "not requested".to_owned(),
-        (0, true) => "requests unknown: the record does not hold all requests of that time".into(),
+        (0, true) => "requests unknown: the journal does not hold all requests of that time".into(),
         (1, false) => "requested once".into(),
         (1, true) => "requested at least once".into(),
         (times, false) => format!("requested {times} times"),
@@ -359,7 +359,7 @@ fn fate(recording: &Journal, it: &Finding) -> Option<String> {
             time(recording, it.settled_at),
             why(cause),
         ),
-        Fate::Open => format!("still missing at the end of the record, {after} later, {asked}"),
+        Fate::Open => format!("still missing at the end of the journal, {after} later, {asked}"),
         _ => return None,
     })
 }
@@ -463,7 +463,7 @@ fn name(origin: Origin) -> String {
         Origin::BeforeWelcome => "before the welcome".into(),
         Origin::Unreadable => "unreadable records".into(),
         Origin::Impostor => "another publisher".into(),
-        _ => "before the record".into(),
+        _ => "before the journal".into(),
     }
 }
 
@@ -479,14 +479,14 @@ pub(super) fn balance(
         (words, None)
     };
     let (Some(core), Some(before)) = (&replayed.core, replayed.before) else {
-        return unknown("the record does not hold the core's state at its start");
+        return unknown("the journal does not hold the core's state at its start");
     };
     if replayed.difference.is_some() || replayed.stopped.is_some() {
         return unknown("the replay does not reach its end");
     }
     let counted = GapCounts::of(core);
     let missing = counted.missing.saturating_sub(before.missing);
-    // These counts include gaps that were open when the record began, which no finding covers.
+    // These counts include gaps that were open when the journal began, which no finding covers.
     let fates = [
         counted.came.saturating_sub(before.came),
         counted.lost.saturating_sub(before.lost),
@@ -494,8 +494,8 @@ pub(super) fn balance(
     ];
     let since = match before.open {
         _ if recording.is_whole() => String::new(),
-        0 => " since the record begins".into(),
-        more => format!(" since the record begins, and {} before", thousands(more)),
+        0 => " since the journal begins".into(),
+        more => format!(" since the journal begins, and {} before", thousands(more)),
     };
     let in_words = |[came, lost, open]: [u64; 3]| {
         let [came, lost, open] = [came, lost, open].map(thousands);

@@ -49,10 +49,10 @@ fn publisher(path: &Path) -> JournaledPublisher {
     publisher
 }
 
-/// Publishes in virtual time until it is killed, and does little besides recording.
+/// Publishes in virtual time until it is killed, and does little besides writing its journal.
 #[test]
 #[ignore = "it runs until it is killed, and is started by the test below"]
-fn record_until_killed() {
+fn write_until_killed() {
     let Some(path) = std::env::var_os(FILE) else {
         return;
     };
@@ -84,11 +84,7 @@ impl Victim {
         let name = format!("tickcast-killed-{}-{round}", std::process::id());
         let path = Path::new("/dev/shm").join(name);
         let child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--ignored",
-                "--exact",
-                "killed_recorder::record_until_killed",
-            ])
+            .args(["--ignored", "--exact", "killed_writer::write_until_killed"])
             .env(FILE, &path)
             .stdout(Stdio::null())
             .spawn();
@@ -120,9 +116,9 @@ fn journal_of_killed_process_replays_identically() {
             std::thread::sleep(Duration::from_micros(100));
         }
         victim.kill();
-        let recording = Journal::read(read(&victim.path).unwrap()).unwrap();
+        let journal = Journal::read(read(&victim.path).unwrap()).unwrap();
         let mut posted = Sequence::NONE;
-        for entry in recording.entries() {
+        for entry in journal.entries() {
             let entry = entry.unwrap_or_else(|error| panic!("round {round}: {error}"));
             if let EntryBody::Posted(_, up_to) = entry.what {
                 // The bytes before belong to an earlier lap.
@@ -130,7 +126,7 @@ fn journal_of_killed_process_replays_identically() {
                 posted = up_to;
             }
         }
-        let again = replay_publisher(&recording);
+        let again = replay_publisher(&journal);
         let outcome = (again.difference, again.stopped);
         assert_eq!(outcome, (None, None), "round {round}");
         let sealed = again.core.unwrap().sealed();
