@@ -3,6 +3,7 @@
 //! A rule is a function from text to [`Violation`]s, so each is also tested on a bad snippet: a rule
 //! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
+//! [`siblings`] the one on the modules of a folder,
 //! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
 //! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
 //! that generates docs/METRICS.md, [`examples`] those on the libraries' examples, [`packages`] those
@@ -18,6 +19,7 @@ mod metrics;
 mod names;
 mod packages;
 mod prose;
+mod siblings;
 mod source;
 mod threats;
 mod words;

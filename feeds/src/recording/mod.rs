@@ -5,6 +5,7 @@
 //! several feeds need a choice; everything that is not of the chosen feeds is foreign, counted by
 //! destination, and changes nothing.
 
+mod destination;
 mod files;
 mod inspection;
 mod selection;
@@ -19,9 +20,10 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tickcast_reliability::types::Nanos;
 
+pub use self::destination::{FeedDestination, NotADestination};
 use self::files::{Files, Held};
 pub use self::inspection::{FeedReport, Inspection, LineReport};
-pub use self::selection::{FeedDestination, NotADestination, Selection};
+pub use self::selection::Selection;
 use self::services::{service, tunnel};
 use self::survey::Survey;
 pub use self::survey::{Feed, RecordedLine};

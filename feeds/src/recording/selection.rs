@@ -1,72 +1,12 @@
 //! The choice of feeds: destinations, with a channel where one destination carries several.
 
-use std::{fmt, net::SocketAddr, path::Path, str::FromStr};
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-use super::{
-    RecordingError,
-    survey::{Feed, RecordedLine},
-};
+use super::RecordingError;
+use super::destination::FeedDestination;
+use super::survey::{Feed, RecordedLine};
 use crate::capture::PacketTime;
 use crate::venues::Format;
-
-/// One destination that is wanted, as `GROUP:PORT`, or `GROUP:PORT#CHANNEL` for one IEX channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct FeedDestination {
-    /// Group or host, and port.
-    pub address: SocketAddr,
-    /// The channel of IEX-TP; `None`: all.
-    pub channel: Option<u32>,
-}
-
-/// A text that names no destination. The caller's fault.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text:?} is no destination: write GROUP:PORT, or GROUP:PORT#CHANNEL")]
-pub struct NotADestination {
-    /// The text as given.
-    pub text: String,
-}
-
-impl FromStr for FeedDestination {
-    type Err = NotADestination;
-
-    fn from_str(text: &str) -> Result<Self, NotADestination> {
-        let wrong = || NotADestination { text: text.into() };
-        let (address, channel) = match text.split_once('#') {
-            None => (text, None),
-            Some((address, channel)) => (address, Some(channel.parse().map_err(|_| wrong())?)),
-        };
-        let address = address.parse().map_err(|_| wrong())?;
-        Ok(Self { address, channel })
-    }
-}
-
-impl TryFrom<String> for FeedDestination {
-    type Error = NotADestination;
-
-    fn try_from(text: String) -> Result<Self, NotADestination> {
-        text.parse()
-    }
-}
-
-impl From<FeedDestination> for String {
-    fn from(destination: FeedDestination) -> Self {
-        destination.to_string()
-    }
-}
-
-impl fmt::Display for FeedDestination {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address)?;
-        match self.channel {
-            Some(channel) => write!(f, "#{channel}"),
-            None => Ok(()),
-        }
-    }
-}
 
 /// The feeds that are wanted of a recording, and the origin of their packets' times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,17 +18,6 @@ pub struct Selection {
     pub all_feeds: bool,
     /// Origin of the times of captured packets.
     pub time: PacketTime,
-}
-
-impl FeedDestination {
-    /// Returns whether a packet to an address is wanted.
-    #[must_use]
-    pub fn takes(&self, address: SocketAddr, payload: &[u8]) -> bool {
-        let is_of_channel = self
-            .channel
-            .is_none_or(|wanted| Format::channels(payload).any(|channel| channel == wanted));
-        self.address == address && is_of_channel
-    }
 }
 
 impl Selection {
@@ -289,15 +218,5 @@ mod tests {
                 ..expected
             }]
         );
-    }
-
-    #[test]
-    fn destination_is_written_as_it_is_read() {
-        for text in ["239.1.2.3:26400", "239.1.2.3:26400#2", "[ff02::9]:1"] {
-            assert_eq!(text.parse::<FeedDestination>().unwrap().to_string(), text);
-        }
-        for text in ["239.1.2.3", "239.1.2.3:1#x", "#1", ""] {
-            assert!(text.parse::<FeedDestination>().is_err(), "{text}");
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
-use super::selection::FeedDestination;
+use super::destination::FeedDestination;
 use crate::{arbiter::MessageNumber, venues::Format};
 
 /// Streams that are compared with one another; further ones are not.

@@ -77,7 +77,7 @@ impl Heard {
 }
 
 /// The promoted publisher, running.
-pub(crate) struct Opened {
+pub(crate) struct PromotedPublisher {
     pub(crate) shared: Arc<Shared>,
     pub(crate) epoch: EpochState,
     pub(crate) repair: Thread<()>,
@@ -112,7 +112,7 @@ impl Candidate {
         mut heard: Heard,
         mut left: Left,
         reason: Reason,
-    ) -> Result<(PublishStage, Opened), PublisherError> {
+    ) -> Result<(PublishStage, PromotedPublisher), PublisherError> {
         let (began, config, state) = (now(), self.config, self.state);
         let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
         heard.relate(&mut continued.positions);
@@ -174,7 +174,7 @@ impl Candidate {
             reason,
             channels: continued.publish_positions,
         };
-        let opened = Opened {
+        let opened = PromotedPublisher {
             shared,
             epoch: continued.epoch,
             repair,
@@ -187,7 +187,7 @@ impl Candidate {
     }
 }
 
-impl Opened {
+impl PromotedPublisher {
     /// Logs the promotion.
     fn log(&self, published_again: u64) {
         let promoted = &self.promoted;

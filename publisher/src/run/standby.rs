@@ -19,7 +19,7 @@ use crate::recovery::epoch_file::EpochsBefore;
 use crate::run::assemble;
 use crate::run::commands::Commands;
 use crate::run::endpoints::{EndpointAddresses, Endpoints, read_token};
-use crate::run::promotion::{Candidate, Heard, Opened};
+use crate::run::promotion::{Candidate, Heard, PromotedPublisher};
 use crate::run::threads::{self};
 use crate::run::{Inputs, join, open_inputs, sources_of};
 use crate::standby::agreement::{Comparing, as_heard};
@@ -192,7 +192,7 @@ impl Candidate {
         queues: Vec<QueueReceiver>,
         mirrors: Thread<Left>,
         mut commands: Commands,
-    ) -> Result<Option<Opened>, PublisherError> {
+    ) -> Result<Option<PromotedPublisher>, PublisherError> {
         let mut idle = self.config.threads.idle;
         let ids = sources.iter().map(|source| source.shared.source);
         let mut backlog = Backlog::new(ids, self.state.config.keep_messages);

@@ -140,7 +140,7 @@ impl JoinState {
     /// epoch continues, where the sequence belongs to that one.
     #[must_use]
     #[inline]
-    pub(crate) fn is_of_line(&self, header: &Header) -> bool {
+    pub(crate) fn is_of_lineage(&self, header: &Header) -> bool {
         header.epoch
             == match header.kind {
                 Kind::Heartbeat => self.epoch,
@@ -326,10 +326,11 @@ mod tests {
     fn datagrams_of_continued_epochs_are_of_line() {
         let mut join = JoinState::new((64, 256));
         join.set_epoch(Epoch(5), offer().continues);
-        let is_of_line = |kind, epoch, sequence| join.is_of_line(&header(kind, epoch, sequence));
-        assert!(is_of_line(Kind::Data, 5, 21) && is_of_line(Kind::Data, 4, 20));
-        assert!(!is_of_line(Kind::Data, 4, 21) && !is_of_line(Kind::Data, 5, 20));
-        assert!(!is_of_line(Kind::Heartbeat, 4, 20) && is_of_line(Kind::Heartbeat, 5, 20));
+        let is_of_lineage =
+            |kind, epoch, sequence| join.is_of_lineage(&header(kind, epoch, sequence));
+        assert!(is_of_lineage(Kind::Data, 5, 21) && is_of_lineage(Kind::Data, 4, 20));
+        assert!(!is_of_lineage(Kind::Data, 4, 21) && !is_of_lineage(Kind::Data, 5, 20));
+        assert!(!is_of_lineage(Kind::Heartbeat, 4, 20) && is_of_lineage(Kind::Heartbeat, 5, 20));
     }
 
     #[test]

@@ -644,7 +644,7 @@ impl Receiver {
         for (sequence, slot) in range.iter().zip(bytes.chunks_exact(geometry.slot_len())) {
             let (join, channel) = (self.stream.join(), self.channel);
             let slot = ReadSlot::of(aligned.of(slot), sequence, |header| {
-                join.is_of_line(header) && header.channel == channel
+                join.is_of_lineage(header) && header.channel == channel
             });
             match slot {
                 ReadSlot::Whole(datagram) => {
@@ -762,7 +762,7 @@ impl Receiver {
         };
         let polled = inbox.poll(|datagram| {
             let header = datagram.header();
-            header.channel == channel && join.is_of_line(header)
+            header.channel == channel && join.is_of_lineage(header)
         });
         polled.count(self.counters());
         polled.found

@@ -127,7 +127,7 @@ impl EpochStream {
             && self.recovery.stream().is_next_record(header.first_record)
             && header.kind == Kind::Data
             && header.relay & relay_flags::RETRANSMITTED == 0
-            && self.join.is_of_line(header)
+            && self.join.is_of_lineage(header)
             && !self.ended()
             && self.join.beginning().is_none()
             && self.recovery.reassembly().is_clear()
@@ -158,7 +158,7 @@ impl EpochStream {
     /// asks the publisher how far it is where that could explain the datagram.
     pub(crate) fn admit(&mut self, now: Nanos, via: Via, header: &Header) -> bool {
         let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.join.epoch();
-        if !self.join.is_of_line(header) && !accepted {
+        if !self.join.is_of_lineage(header) && !accepted {
             self.reject_epoch(header.epoch, now);
             return false;
         }

@@ -250,11 +250,11 @@ impl Dispatcher {
         match event {
             Event::Joined { after } => {
                 channel.joined_after = *after;
-                latency.is_joining();
+                latency.enter_join();
             }
             Event::Live => {
                 let is_replayed = position.sequence > channel.joined_after;
-                latency.is_live(is_replayed.then(|| SystemClock.utc()));
+                latency.enter_live(is_replayed.then(|| SystemClock.utc()));
             }
             _ => {}
         }

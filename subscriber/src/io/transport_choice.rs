@@ -48,7 +48,7 @@ impl Host {
         (addresses.interface_with((sender, 0).into()))
             .or_else(|| addresses.interface_towards(sender, self.via))
             .or_else(|| addresses.interface_with(self.via?))
-            .unwrap_or_default()
+            .map_or_else(Interface::default, |name| Interface::Name(name.to_owned()))
     }
 }
 

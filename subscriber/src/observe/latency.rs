@@ -199,14 +199,14 @@ impl LatencyRecorder {
         copy
     }
 
-    /// Counts all deliveries as replayed until [`is_live`](Self::is_live).
-    pub(crate) fn is_joining(&self) {
+    /// Counts all deliveries as replayed until [`enter_live`](Self::enter_live).
+    pub(crate) fn enter_join(&self) {
         self.replayed_until.set(u64::MAX);
     }
 
     /// Marks the subscriber as caught up. With `replayed_until`, datagrams sealed by then still count as
     /// replayed.
-    pub(crate) fn is_live(&self, replayed_until: Option<Nanos>) {
+    pub(crate) fn enter_live(&self, replayed_until: Option<Nanos>) {
         self.replayed_until
             .set(replayed_until.map_or(0, |until| until.0));
     }
@@ -474,15 +474,15 @@ mod tests {
             let latency = recorder.snapshot();
             [Stage::Replayed, Stage::SealedToDelivered].map(|stage| latency.stage(stage).len())
         };
-        recorder.is_joining();
+        recorder.enter_join();
         assert_eq!(pass(1, 1_000), [1, 0]);
         // This datagram waited behind the history and was sealed before the subscriber caught up.
-        recorder.is_live(Some(Nanos(2_000)));
+        recorder.enter_live(Some(Nanos(2_000)));
         assert_eq!(pass(2, 2_000), [2, 0]);
         assert_eq!(pass(3, 2_001), [2, 1]);
         // Without history, every datagram is live.
-        recorder.is_joining();
-        recorder.is_live(None);
+        recorder.enter_join();
+        recorder.enter_live(None);
         assert_eq!(pass(4, 1), [2, 2]);
     }
 

@@ -142,7 +142,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         passages = passed;
         checks
     } else if args.rdma {
-        let (mut checks, addresses) = rdma::check(args.interface.as_ref());
+        let (of_devices, addresses) = rdma::check(args.interface.as_ref());
+        let mut checks = vec![host::memlock()];
+        checks.extend(of_devices);
         if args.selftest {
             let (more, tested) = selftests(&addresses, args);
             checks.extend(more);

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::json;
 use tickcast_journal::Journal;
 use tickcast_journal::explain::{Fate, Finding, explain};
@@ -88,44 +87,6 @@ impl Args {
     }
 }
 
-/// Formats nanoseconds of UTC, with microseconds.
-pub(crate) fn utc(ns: u64) -> String {
-    let at = Timestamp::from_nanosecond(i128::from(ns)).unwrap_or_default();
-    format!("{at:.6}")
-}
-
-/// Returns the cause of a loss as far as the publisher knows it.
-pub(crate) fn cause(loss: &Loss) -> String {
-    match (&loss.refused, loss.requests) {
-        (Some(reason), _) => match &reason[..] {
-            "window" => "refused: the ring no longer held it".into(),
-            "ahead" => "refused: it had not been sent yet".into(),
-            "budget" => "refused: a budget for repair was used up".into(),
-            "too_slow" => "refused: the replay would never have caught up".into(),
-            other => format!("refused: {}", Plain(other)),
-        },
-        (None, 0) => "not requested: a deadline, no repair, or gone before".into(),
-        (None, _) => "missing at the subscriber; its journal has the place".into(),
-    }
-}
-
-/// Returns what became of a loss.
-pub(crate) fn outcome(loss: &Loss) -> String {
-    let by = match loss.requested.as_deref() {
-        Some("nack") => "by NACK",
-        Some("nack_connection") => "by NACK over verbs",
-        Some("replay") => "by replay",
-        _ => "without a request",
-    };
-    match &loss.outcome[..] {
-        "repaired" => format!("repaired {by}"),
-        "elsewhere" => "arrived on a line or by multicast repair".into(),
-        "open" => format!("open, requested {by}"),
-        "lost" => "lost".into(),
-        other => Plain(other).to_string(),
-    }
-}
-
 fn in_words(publisher: &str, loss: &Loss) -> String {
     let datagrams = loss.last.saturating_sub(loss.first).saturating_add(1);
     let took = loss.took_us.map_or_else(String::new, |us| {
@@ -138,7 +99,7 @@ fn in_words(publisher: &str, loss: &Loss) -> String {
     };
     format!(
         "{} {} (publisher {}), channel {}, epoch {}, sequences {}-{} ({}): {}{records}{took}, {} requests; {}",
-        utc(loss.at_utc_ns),
+        loss.at(),
         Plain(&loss.subscriber),
         Plain(publisher),
         loss.channel,
@@ -146,9 +107,9 @@ fn in_words(publisher: &str, loss: &Loss) -> String {
         loss.first,
         loss.last,
         thousands(datagrams),
-        outcome(loss),
+        loss.fate(),
         loss.requests,
-        cause(loss),
+        loss.cause(),
     )
 }
 

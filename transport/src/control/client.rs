@@ -6,12 +6,16 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message, RemoteAccess};
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 use tickcast_reliability::types::{ChannelId, Nanos};
 
-use super::carrier::CarrierStream;
+use super::carrier::{CarrierStream, Granted};
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Limits of a client.
@@ -46,6 +50,9 @@ pub enum ClientEvent<'a> {
     Disconnected(CloseReason),
 }
 
+/// A grant of an inbox to the publisher over one connection, bound or still being bound.
+pub struct InboxGrant(Granted);
+
 /// Resolves a `host:port`. Blocks on the name service, unless the host is an address.
 ///
 /// # Errors
@@ -61,7 +68,7 @@ pub fn resolve(endpoint: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-pub(super) enum State {
+enum State {
     Idle,
     Connecting(CarrierStream, SocketAddr, Nanos),
     Connected(CarrierStream),
@@ -77,7 +84,7 @@ pub struct ControlClient {
     interfaces: Vec<Ipv4Addr>,
     traffic_class: u8,
     config: ClientConfig,
-    pub(super) state: State,
+    state: State,
     inbox: Inbox,
     outbox: Outbox,
 }
@@ -326,6 +333,65 @@ impl ControlClient {
         match &self.state {
             State::Idle => [None, None],
             State::Connecting(carrier, ..) | State::Connected(carrier) => carrier.descriptors(),
+        }
+    }
+
+    /// Returns the agreed limits of concurrent operations; zero while not connected.
+    #[must_use]
+    pub fn read_limits(&self) -> ReadLimits {
+        match &self.state {
+            State::Connected(carrier) => carrier.read_limits(),
+            _ => ReadLimits::default(),
+        }
+    }
+
+    /// Starts an operation. If it fails later, the connection ends.
+    ///
+    /// # Errors
+    /// The device's error if it can't be started. The connection is then unusable.
+    pub fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
+        match &mut self.state {
+            State::Connected(carrier) => carrier.begin_remote(request),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Passes the result of each completed operation to `on`, with its tag, in the order of their start: the
+    /// bytes of a READ, the old word of a claim, no bytes for a report. Returns their number.
+    pub fn take_remote(&mut self, mut on: impl FnMut(u64, &[u8])) -> usize {
+        let mut count = 0;
+        while let State::Connected(carrier) = &mut self.state
+            && carrier.take_remote(&mut on)
+        {
+            count += 1;
+        }
+        count
+    }
+
+    /// Registers a part of some memory with the connection's device, and starts to let the publisher
+    /// write it over this connection alone. The grant ends with the connection.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::NotConnected`] without a connection
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - otherwise the device's error
+    pub fn grant_inbox(
+        &mut self,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> io::Result<InboxGrant> {
+        match &mut self.state {
+            State::Connected(carrier) => carrier.grant_inbox(memory, part).map(InboxGrant),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Returns the memory that the publisher may write, once the device has bound it.
+    #[must_use]
+    pub fn granted_inbox(&self, inbox: &InboxGrant) -> Option<RemoteAccess> {
+        match &self.state {
+            State::Connected(carrier) => carrier.granted(&inbox.0),
+            _ => None,
         }
     }
 }

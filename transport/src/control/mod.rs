@@ -7,7 +7,6 @@
 
 mod carrier;
 mod client;
-mod remote;
 mod server;
 
 use std::io::{self, Read, Write};
@@ -16,11 +15,10 @@ use thiserror::Error;
 use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::types::ChannelId;
 
-pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
-pub use remote::{InboxGrant, ShareId};
+pub use client::{ClientConfig, ClientEvent, ControlClient, InboxGrant, resolve};
 pub use server::{
     BacklogHint, ConnectionId, ControlServer, PeerInfo, Reserved, ServerConfig, ServerEvent,
-    ServerStats, Waker,
+    ServerStats, ShareId, Waker,
 };
 
 /// Whether this build supports connections over RDMA verbs (feature `rdma`).

@@ -27,7 +27,6 @@ use tickcast_tools::exit::ToolError;
 
 use super::check::{Check, Subject};
 use super::rdma;
-pub(super) use memory::memlock;
 #[cfg(test)]
 pub(super) use tree::FakedTree;
 pub(super) use tree::Tree;
@@ -86,16 +85,18 @@ fn unsorted(
     checks.push(live::multicast(&interface));
     checks.push(live::rdma(&wanted));
     if wanted.uses_verbs() {
-        let (of_devices, _) = rdma::check(None);
-        // The limit is checked above, against this config.
-        let more = of_devices.into_iter();
-        checks.extend(more.filter(|check| check.id() != Subject::Memlock));
+        checks.extend(rdma::check(None).0);
     }
     // A standby listens to the publisher that it mirrors.
     if let Some(plan) = plan.filter(|plan| plan.config.standby.is_none()) {
         checks.extend(live::groups_in_use(&plan));
     }
     Ok(checks)
+}
+
+/// Checks this host's limit of locked memory, without a config's needs.
+pub(super) fn memlock() -> Check {
+    memory::memlock(&Tree::of_this_host(), &Wanted::default())
 }
 
 /// Runs the checks that only read.

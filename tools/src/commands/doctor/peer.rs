@@ -63,12 +63,13 @@ impl Multicast {
                 })?;
                 let addresses = HostAddresses::list();
                 let addresses = addresses.map_err(|error| ToolError::Usage(error.to_string()))?;
-                addresses.interface_with(local).ok_or_else(|| {
+                let name = addresses.interface_with(local).ok_or_else(|| {
                     ToolError::Usage(format!(
                         "{} has no interface with an IPv4 address; give --interface",
                         local.ip()
                     ))
-                })?
+                })?;
+                Interface::Name(name.to_owned())
             }
         };
         End::open(self.group, &interface, self.ttl, run, side)

@@ -15,7 +15,6 @@ use tickcast_transport::verbs::{
 use tickcast_transport::{FanOut, Receive};
 
 use super::check::{Check, Fix, Subject};
-use super::host::{Tree, Wanted, memlock};
 
 /// Time limit for joining a group, and for datagrams to come back.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,12 +24,11 @@ const Q_KEY: u32 = 0x646f_6374;
 /// The device file through which groups are joined.
 const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
 
-/// Runs all checks except the self-test. Also returns the addresses of the devices that work.
+/// Runs all checks of RDMA except the self-test. Also returns the addresses of the devices that work.
 pub(super) fn check(only: Option<&Interface>) -> (Vec<Check>, Vec<Ipv4Addr>) {
     let mut checks = vec![built()];
     let mut working = Vec::new();
     checks.push(files());
-    checks.push(memlock(&Tree::of_this_host(), &Wanted::default()));
     let ports = match ports::all() {
         Ok(ports) => ports,
         Err(error) => {

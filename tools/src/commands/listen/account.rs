@@ -3,18 +3,31 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tickcast_subscriber::{ChannelId, RecordNumber};
+use tickcast_subscriber::{ChannelId, Epoch, LossCause, RecordNumber, Sequence};
 use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
 use super::event_lines::EventLines;
 use super::instruments::Instruments;
-use super::summary::LostRange;
 use super::{Args, Format, print};
 use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::digest::Digest;
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::table::{rate, thousands};
+
+/// A run of sequences that was declared lost.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct LostRange {
+    pub(crate) channel: ChannelId,
+    pub(crate) epoch: Epoch,
+    pub(crate) first: Sequence,
+    /// The last sequence; null: up to the end of the epoch.
+    pub(crate) last: Option<Sequence>,
+    /// Number of records; null if unknown.
+    pub(crate) records: Option<u64>,
+    pub(crate) cause: LossCause,
+}
 
 /// The account of one session.
 pub(super) struct Account {

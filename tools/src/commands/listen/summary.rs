@@ -7,11 +7,11 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tickcast_subscriber::{ChannelId, Epoch, RecordNumber, Sequence};
-use tickcast_subscriber::{ChannelReport, LineId, LossCause, Stage, Subscriber};
+use tickcast_subscriber::{ChannelReport, LineId, Stage, Subscriber};
 use tickcast_transport::faults::FaultConfig;
 
 use super::Args;
-use super::account::Account;
+use super::account::{Account, LostRange};
 use tickcast_tools::support::table::{span, thousands};
 
 /// The reason why listening ended.
@@ -23,19 +23,6 @@ pub(crate) enum EndedBy {
     Duration,
     Signal,
     PublisherDead,
-}
-
-/// A run of sequences that was declared lost.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct LostRange {
-    pub(crate) channel: ChannelId,
-    pub(crate) epoch: Epoch,
-    pub(crate) first: Sequence,
-    /// The last sequence; null: up to the end of the epoch.
-    pub(crate) last: Option<Sequence>,
-    /// Number of records; null if unknown.
-    pub(crate) records: Option<u64>,
-    pub(crate) cause: LossCause,
 }
 
 /// Percentiles of a duration, in nanoseconds.

@@ -14,7 +14,6 @@ use tickcast_tools::support::table::{span, thousands};
 use super::latency::LatencyRow;
 use super::model::{Model, Rows, SubscriberRow};
 use super::status::Loss;
-use crate::commands::loss::{cause, outcome, utc};
 
 /// Rows of each table but that of the subscribers.
 const ROWS_MAX: usize = 8;
@@ -501,13 +500,13 @@ fn draw_losses(frame: &mut Frame<'_>, area: Rect, row: &SubscriberRow) {
 fn loss_cells(loss: &Loss) -> Vec<String> {
     let unknown = || "-".to_owned();
     vec![
-        utc(loss.at_utc_ns),
+        loss.at(),
         format!("{}-{}", loss.first, loss.last),
         loss.requests.to_string(),
         loss.took_us
             .map_or_else(unknown, |us| span(us.saturating_mul(1_000))),
         loss.lost_records.map_or_else(unknown, thousands),
-        format!("{}; {}", outcome(loss), cause(loss)),
+        format!("{}; {}", loss.fate(), loss.cause()),
     ]
 }
 

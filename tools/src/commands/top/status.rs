@@ -1,8 +1,10 @@
 //! The pages `/status` and `/losses` of a publisher, as far as `top` and `loss` show them.
 
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tickcast_tools::support::plain::Plain;
 
 /// Maximum number of entries of one list that are shown; a page beyond it is refused.
 const ENTRIES_MAX: usize = 100_000;
@@ -187,6 +189,46 @@ pub(crate) struct Loss {
     pub(crate) outcome: String,
     pub(crate) took_us: Option<u64>,
     pub(crate) lost_records: Option<u64>,
+}
+
+impl Loss {
+    /// Returns when the publisher heard of it, with microseconds of UTC.
+    pub(crate) fn at(&self) -> String {
+        let at = Timestamp::from_nanosecond(i128::from(self.at_utc_ns)).unwrap_or_default();
+        format!("{at:.6}")
+    }
+
+    /// Returns its cause as far as the publisher knows it.
+    pub(crate) fn cause(&self) -> String {
+        match (&self.refused, self.requests) {
+            (Some(reason), _) => match &reason[..] {
+                "window" => "refused: the ring no longer held it".into(),
+                "ahead" => "refused: it had not been sent yet".into(),
+                "budget" => "refused: a budget for repair was used up".into(),
+                "too_slow" => "refused: the replay would never have caught up".into(),
+                other => format!("refused: {}", Plain(other)),
+            },
+            (None, 0) => "not requested: a deadline, no repair, or gone before".into(),
+            (None, _) => "missing at the subscriber; its journal has the place".into(),
+        }
+    }
+
+    /// Returns what became of it.
+    pub(crate) fn fate(&self) -> String {
+        let by = match self.requested.as_deref() {
+            Some("nack") => "by NACK",
+            Some("nack_connection") => "by NACK over verbs",
+            Some("replay") => "by replay",
+            _ => "without a request",
+        };
+        match &self.outcome[..] {
+            "repaired" => format!("repaired {by}"),
+            "elsewhere" => "arrived on a line or by multicast repair".into(),
+            "open" => format!("open, requested {by}"),
+            "lost" => "lost".into(),
+            other => Plain(other).to_string(),
+        }
+    }
 }
 
 impl Losses {

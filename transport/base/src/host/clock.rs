@@ -34,8 +34,8 @@ impl SystemClock {
                 utc: Nanos(both.utc),
             },
             None => Now {
-                monotonic: read(libc::CLOCK_MONOTONIC),
-                utc: read(libc::CLOCK_REALTIME),
+                monotonic: tsc::system_clock(libc::CLOCK_MONOTONIC),
+                utc: tsc::system_clock(libc::CLOCK_REALTIME),
             },
         }
     }
@@ -44,24 +44,19 @@ impl SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Nanos {
-        tsc::both().map_or_else(|| read(libc::CLOCK_MONOTONIC), |both| Nanos(both.monotonic))
+        tsc::both().map_or_else(
+            || tsc::system_clock(libc::CLOCK_MONOTONIC),
+            |both| Nanos(both.monotonic),
+        )
     }
 
     #[inline]
     fn utc(&self) -> Nanos {
-        tsc::both().map_or_else(|| read(libc::CLOCK_REALTIME), |both| Nanos(both.utc))
+        tsc::both().map_or_else(
+            || tsc::system_clock(libc::CLOCK_REALTIME),
+            |both| Nanos(both.utc),
+        )
     }
-}
-
-pub(crate) fn read(clock: libc::clockid_t) -> Nanos {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid `timespec` to write to. Both clocks always exist, and on failure
-    // it would stay zero. Exercised by `tests::protocol_time_goes_forward_and_utc_is_this_century`.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    Nanos::from_secs(time.tv_sec as u64).after(Nanos(time.tv_nsec as u64))
 }
 
 /// A clock that advances only by call, for tests and simulations. Clones share the time.

@@ -4,8 +4,6 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::host::interface::{Interface, InterfaceError};
-
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostAddress {
@@ -35,15 +33,13 @@ impl HostAddresses {
     /// Reads the addresses from the operating system.
     ///
     /// # Errors
-    /// Returns [`InterfaceError::List`] if the system does not list them.
-    pub fn list() -> Result<Self, InterfaceError> {
+    /// The operating system's error if it does not list them.
+    pub fn list() -> io::Result<Self> {
         let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
         // SAFETY: `head` is a valid place for the list's address; the list is freed below. Exercised
         // by `tests::loopback_is_listed_with_its_network`.
         if unsafe { libc::getifaddrs(&raw mut head) } != 0 {
-            return Err(InterfaceError::List {
-                reason: io::Error::last_os_error().to_string(),
-            });
+            return Err(io::Error::last_os_error());
         }
         let mut all = Vec::new();
         let mut at = head;
@@ -98,7 +94,7 @@ impl HostAddresses {
     /// Returns the interface that has this address, by name. Returns `None` if no interface has it, or if the
     /// interface has no IPv4 address and so can join no IPv4 group.
     #[must_use]
-    pub fn interface_with(&self, address: SocketAddr) -> Option<Interface> {
+    pub fn interface_with(&self, address: SocketAddr) -> Option<&str> {
         let ip = address.ip().to_canonical();
         let scope = match address {
             SocketAddr::V6(address) => address.scope_id(),
@@ -110,18 +106,14 @@ impl HostAddresses {
             (it.address == Some(ip) || of_loopback) && (scope == 0 || it.scope == scope)
         };
         let found = self.0.iter().find(has)?;
-        self.named(&found.interface)
+        self.with_ipv4(&found.interface)
     }
 
     /// Returns the interface whose network contains this address, by name, among those that are up; the
     /// smallest such network, if several do. If several interfaces share that network, it is the one with the
     /// address `via`, or else the first.
     #[must_use]
-    pub fn interface_towards(
-        &self,
-        address: Ipv4Addr,
-        via: Option<SocketAddr>,
-    ) -> Option<Interface> {
+    pub fn interface_towards(&self, address: Ipv4Addr, via: Option<SocketAddr>) -> Option<&str> {
         let of_network = |it: &&HostAddress| {
             let mask = u32::MAX.checked_shl(32 - it.prefix_len).unwrap_or(0);
             it.is_up && v4(it).is_some_and(|own| (own.to_bits() ^ address.to_bits()) & mask == 0)
@@ -130,16 +122,15 @@ impl HostAddresses {
         let longest = all().map(|it| it.prefix_len).max()?;
         let mut smallest = all().filter(|it| it.prefix_len == longest);
         let preferred = via.and_then(|via| self.interface_with(via));
-        let is_preferred = |it: &&HostAddress| self.named(&it.interface) == preferred;
+        let is_preferred = |it: &&HostAddress| self.with_ipv4(&it.interface) == preferred;
         let first = smallest.clone().next()?;
-        self.named(&smallest.find(is_preferred).unwrap_or(first).interface)
+        self.with_ipv4(&smallest.find(is_preferred).unwrap_or(first).interface)
     }
 
-    fn named(&self, name: &str) -> Option<Interface> {
+    /// Returns the name if the interface has an IPv4 address; without one it joins no group.
+    fn with_ipv4<'a>(&self, name: &'a str) -> Option<&'a str> {
         let mut of_name = self.0.iter().filter(|it| it.interface == name);
-        of_name
-            .any(|it| v4(it).is_some())
-            .then(|| Interface::Name(name.to_owned()))
+        of_name.any(|it| v4(it).is_some()).then_some(name)
     }
 }
 
@@ -153,6 +144,7 @@ const fn v4(listed: &HostAddress) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::interface::Interface;
 
     fn listed(interface: &str, address: &str, prefix_len: u32, scope: u32) -> HostAddress {
         HostAddress {
@@ -200,7 +192,6 @@ mod tests {
             ("[fe80::2%4]:1", None),
         ] {
             let found = host.interface_with(address.parse().unwrap());
-            let expected = expected.map(|name| Interface::Name(name.into()));
             assert_eq!(found, expected, "{address}");
         }
     }
@@ -216,7 +207,6 @@ mod tests {
             ("192.0.2.9", None),
         ] {
             let found = host.interface_towards(address.parse().unwrap(), None);
-            let expected = expected.map(|name| Interface::Name(name.into()));
             assert_eq!(found, expected, "{address}");
         }
         let all = HostAddresses::from_iter([listed("any", "10.0.0.1", 0, 0)]);
@@ -244,7 +234,7 @@ mod tests {
         ] {
             let via = via.map(|it: &str| it.parse().unwrap());
             let found = host.interface_towards(Ipv4Addr::new(10, 1, 0, 77), via);
-            assert_eq!(found, Some(Interface::Name(expected.into())), "{via:?}");
+            assert_eq!(found, Some(expected), "{via:?}");
         }
     }
 
@@ -252,7 +242,7 @@ mod tests {
     fn loopback_is_listed_with_its_network() {
         let host = HostAddresses::list().unwrap();
         let loopback = Interface::default().resolve().unwrap().name;
-        let loopback = Some(Interface::Name(loopback));
+        let loopback = Some(&*loopback);
         assert_eq!(host.interface_with(([127, 0, 0, 9], 1).into()), loopback);
         let within = Ipv4Addr::new(127, 200, 0, 1);
         assert_eq!(host.interface_towards(within, None), loopback);

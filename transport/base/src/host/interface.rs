@@ -123,7 +123,10 @@ impl Interface {
     /// # Errors
     /// [`InterfaceError`], which lists the interfaces that exist.
     pub fn resolve(&self) -> Result<ResolvedInterface, InterfaceError> {
-        let all = HostAddresses::list()?.of_ipv4();
+        let all = HostAddresses::list().map_err(|error| InterfaceError::List {
+            reason: error.to_string(),
+        })?;
+        let all = all.of_ipv4();
         let found = match self {
             Self::Name(name) => all.iter().find(|(n, a)| n == name && a.is_some()),
             Self::Address(address) => all

@@ -22,6 +22,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 
+use tickcast_reliability::types::Nanos;
+
 /// Interval between samples of the system's clocks, in nanoseconds.
 const LINE_NS: u64 = 1_000_000;
 /// Number of such intervals for which a line is followed at most while no thread can replace it.
@@ -429,6 +431,19 @@ fn system(source: &impl Source, recorded: u64) -> Both {
     }
 }
 
+/// Returns the time of the operating system's clock.
+pub(super) fn system_clock(clock: libc::clockid_t) -> Nanos {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid `timespec` to write to. Both clocks always exist, and on failure
+    // it would stay zero. Exercised by
+    // `host::clock::tests::protocol_time_goes_forward_and_utc_is_this_century`.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Nanos::from_secs(time.tv_sec as u64).after(Nanos(time.tv_nsec as u64))
+}
+
 /// This machine's counter and kernel.
 struct Machine;
 
@@ -439,7 +454,7 @@ impl Source for Machine {
     }
 
     fn system(&self, clock: libc::clockid_t) -> u64 {
-        super::clock::read(clock).0
+        system_clock(clock).0
     }
 
     fn is_kept(&self) -> bool {

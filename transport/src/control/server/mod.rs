@@ -8,32 +8,35 @@ mod admission;
 mod backlog_hint;
 mod peer;
 mod reserved;
+mod shares;
+mod stats;
 mod timers;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use tickcast_reliability::control::{Message, RemoteAccess};
+use tickcast_reliability::control::{CURSOR_WORDS, Message, RemoteAccess};
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::serve::Carrier;
+use tickcast_reliability::serve::{Carrier, MirrorWrite};
 use tickcast_reliability::types::ChannelId;
 
 use self::admission::Crowd;
 pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
-pub(super) use self::peer::Peer;
-use self::peer::WRITE_TURN_MAX;
+use self::peer::{Peer, WRITE_TURN_MAX};
 pub use self::reserved::Reserved;
+pub use self::shares::ShareId;
+use self::shares::Shares;
+pub use self::stats::ServerStats;
 use self::timers::Timers;
 use self::turns::Turns;
-use super::carrier::{Cursors, Leased, Shared};
-use super::remote::share::ShareId;
+use super::carrier::{Cursors, Shared};
 use super::{CloseReason, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use tickcast_verbs::{Listener, ReadableMemory};
@@ -129,55 +132,6 @@ pub struct PeerInfo {
     pub closing: bool,
 }
 
-/// Counters since the server was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerStats {
-    /// Connections accepted.
-    pub accepted: u64,
-    /// Connections refused because there were too many.
-    pub turned_away: u64,
-    /// Refused connections of an address that had the maximum for one address.
-    pub turned_away_of_address: u64,
-    /// Address of the last of these.
-    pub crowded_address: Option<IpAddr>,
-    /// Accepted connections over verbs.
-    pub accepted_over_verbs: u64,
-    /// Connections that broke: the network, the device or the peer's system gave up on them.
-    pub broken: u64,
-    /// Verbs connections that the device stopped because the peer requested an access that was not granted.
-    pub violations: u64,
-    /// Cursors leased to peers since opening.
-    pub cursors_leased: u64,
-    /// Leases that ended: the cursor is zero, and may be leased again.
-    pub cursors_returned: u64,
-    /// Cursors leased now.
-    pub cursors_live: u64,
-    /// Failures to accept, for example because the process is out of descriptors, or because a verbs peer
-    /// is not tickcast.
-    pub accept_errors: u64,
-    /// Error number of the last such failure that has one, 0 for none.
-    pub accept_errno: i32,
-    /// Messages read.
-    pub messages: u64,
-    /// Turns in which the server read from one peer.
-    pub turns: u64,
-    /// Turns in which it wrote to one peer.
-    pub write_turns: u64,
-    /// Connections closed because the peer sent an invalid message.
-    pub protocol_errors: u64,
-    /// Messages not queued because a peer's backlog was full.
-    pub overflows: u64,
-    /// Polls that the thread with the hint ended (see [`ControlServer::backlog_hint`]).
-    pub woken_by_hint: u64,
-}
-
-impl ServerStats {
-    fn not_accepted(&mut self, error: &io::Error) {
-        self.accept_errors += 1;
-        self.accept_errno = error.raw_os_error().unwrap_or(self.accept_errno);
-    }
-}
-
 /// Wakes a server's poll from another thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<mio::Waker>);
@@ -208,7 +162,7 @@ pub struct ControlServer {
     #[cfg(feature = "rdma")]
     verbs_listener: Option<Listener>,
     waker: Waker,
-    pub(super) peers: BTreeMap<ConnectionId, Peer>,
+    peers: BTreeMap<ConnectionId, Peer>,
     /// Numbers of the connections, for admission.
     crowd: Crowd,
     /// The connections with input, and those with output that they may accept.
@@ -218,16 +172,10 @@ pub struct ControlServer {
     written_to: BTreeSet<ConnectionId>,
     /// The end of each connection's time to send a first message, or to read the last one.
     timers: Timers,
-    /// Memory that peers may be allowed to READ.
-    pub(super) shares: Vec<Shared>,
-    /// Cursors that peers may be allowed to write.
-    pub(super) cursors: Option<Cursors>,
-    /// The peers that wait for a free cursor, each with its share.
-    pub(super) awaiting_cursors: VecDeque<(ConnectionId, ShareId)>,
-    /// The cursors of the peers that have some, each with its share.
-    pub(super) leases: BTreeMap<ConnectionId, Vec<(ShareId, Leased)>>,
+    /// Memory that peers may be allowed to reach.
+    shares: Shares,
     /// The peers that were written to one-sided.
-    pub(super) mirrored: BTreeSet<ConnectionId>,
+    mirrored: BTreeSet<ConnectionId>,
     next_peer: usize,
     /// Connections may wait to be accepted, because this is reported only once too.
     accept_pending: bool,
@@ -235,7 +183,7 @@ pub struct ControlServer {
     accept_failed: bool,
     watched: Watched,
     config: ServerConfig,
-    pub(super) stats: ServerStats,
+    stats: ServerStats,
 }
 
 impl ControlServer {
@@ -269,10 +217,7 @@ impl ControlServer {
             write_turns: Turns::new(share(WRITE_TURN_MAX)),
             written_to: BTreeSet::new(),
             timers: Timers::default(),
-            shares: Vec::new(),
-            cursors: None,
-            awaiting_cursors: VecDeque::new(),
-            leases: BTreeMap::new(),
+            shares: Shares::default(),
             mirrored: BTreeSet::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
@@ -328,25 +273,25 @@ impl ControlServer {
 
     /// Registers memory with the verbs listener's device.
     #[cfg(feature = "rdma")]
-    pub(super) fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
+    fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
         let shared = ReadableMemory::register(self.listening_device()?, memory);
         shared.map_err(super::carrier::verbs_error)
     }
 
     #[cfg(not(feature = "rdma"))]
-    pub(super) fn register(&self, _: Arc<dyn RingMemory>) -> io::Result<Shared> {
+    fn register(&self, _: Arc<dyn RingMemory>) -> io::Result<Shared> {
         Err(super::carrier::no_verbs())
     }
 
     /// Registers cursors with the verbs listener's device.
     #[cfg(feature = "rdma")]
-    pub(super) fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
+    fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
         let cursors = Cursors::register(self.listening_device()?, entries);
         cursors.map_err(super::carrier::verbs_error)
     }
 
     #[cfg(not(feature = "rdma"))]
-    pub(super) fn register_cursors(&self, _: usize) -> io::Result<Cursors> {
+    fn register_cursors(&self, _: usize) -> io::Result<Cursors> {
         Err(super::carrier::no_verbs())
     }
 
@@ -537,13 +482,13 @@ impl ControlServer {
             self.written_to.remove(&id);
             self.mirrored.remove(&id);
             if !peer.carrier.is_tcp() {
-                self.awaiting_cursors.retain(|(it, _)| *it != id);
+                self.shares.stop_waiting(id);
             }
             peer.carrier.deregister(self.poll.registry());
             let is_turned_away = peer.is_turned_away();
             // Its device must not be able to write a cursor that is leased again.
             drop(peer);
-            self.leases.remove(&id);
+            self.shares.end_leases(id);
             if !is_turned_away {
                 on(ServerEvent::Closed(id, reason));
             }
@@ -598,7 +543,7 @@ impl ControlServer {
             self.written_to.insert(id);
             enqueue(&mut self.turns, &mut self.write_turns, id, peer);
             // Writing may have learned of a right that the device has bound.
-            if !peer.granting.is_empty() {
+            if peer.is_being_granted() {
                 self.turns.add(peer.origin(), id);
             }
         }
@@ -628,13 +573,162 @@ impl ControlServer {
 
     /// Gives a peer a turn of reading soon if an operation of its carrier has taken reports of its
     /// descriptor, or while it is being granted a right.
-    pub(super) fn revisit(&mut self, id: ConnectionId) {
+    fn revisit(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.note_held_input();
-            if peer.has_input() || !peer.granting.is_empty() {
+            if peer.has_input() || peer.is_being_granted() {
                 self.turns.add(peer.origin(), id);
             }
         }
+    }
+
+    /// Registers memory with the device of the verbs listener. No peer may READ it yet.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::Unsupported`] without a verbs listener, or in a build without the feature `rdma`
+    /// - otherwise the device's error
+    pub fn share(&mut self, memory: Arc<dyn RingMemory>) -> io::Result<ShareId> {
+        let shared = self.register(memory)?;
+        Ok(self.shares.add(shared))
+    }
+
+    /// Registers `entries` cursors, 1 to 4096, with the device of the verbs listener.
+    ///
+    /// # Errors
+    /// As for [`ControlServer::share`], and if the device has no atomic operations.
+    pub fn share_cursors(&mut self, entries: usize) -> io::Result<()> {
+        let cursors = self.register_cursors(entries)?;
+        self.shares.set_cursors(cursors);
+        Ok(())
+    }
+
+    /// Starts to let a peer READ all of some memory, over its connection alone. [`ServerEvent::Granted`]
+    /// reports the location. The right ends with the connection.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::NotConnected`] if the peer is gone
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - [`io::ErrorKind::WouldBlock`] if the peer has the maximum number of rights, or its device has not
+    ///   reported the connection yet
+    /// - otherwise the device's error
+    pub fn grant(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
+        let memory = self.shares.memory(share)?;
+        let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
+        let granted = peer.grant_read(share, memory);
+        self.revisit(id);
+        granted
+    }
+
+    /// Starts to let a peer write a cursor of its own, for memory that it was allowed to READ before. If no
+    /// cursor is free, the peer waits in order of request. [`ServerEvent::CursorGranted`] reports the
+    /// location, and [`ServerEvent::CursorRefused`] a later failure. The right ends with the connection.
+    ///
+    /// # Errors
+    /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] if there are no cursors.
+    pub fn grant_cursor(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
+        let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
+        let Some(cursor) = self.shares.take_cursor()? else {
+            self.shares.wait_for_cursor(id, share);
+            return Ok(());
+        };
+        let granted = peer.grant_cursor(share, &cursor);
+        if granted.is_ok() {
+            self.shares.keep_lease(id, share, cursor);
+        }
+        self.revisit(id);
+        granted
+    }
+
+    /// Returns the number of peers that wait for a cursor.
+    #[must_use]
+    pub fn awaiting_cursors(&self) -> usize {
+        self.shares.waiting()
+    }
+
+    /// Leases returned cursors to the waiting peers.
+    fn lease_returned(&mut self, on: &mut impl FnMut(ServerEvent<'_>) -> usize) {
+        let mut served = Vec::new();
+        while let Some((id, share)) = self.shares.first_waiting() {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                let Ok(Some(cursor)) = self.shares.take_cursor() else {
+                    break;
+                };
+                match peer.grant_cursor(share, &cursor) {
+                    Ok(()) => self.shares.keep_lease(id, share, cursor),
+                    // The next peer gets the cursor.
+                    Err(error) => {
+                        on(ServerEvent::CursorRefused(id, share, error));
+                    }
+                }
+                served.push(id);
+            }
+            self.shares.remove_first_waiting();
+        }
+        for id in served {
+            self.revisit(id);
+        }
+    }
+
+    fn count_cursors(&mut self) {
+        if let Some((live, leased, returned)) = self.shares.cursor_counts() {
+            let stats = &mut self.stats;
+            stats.cursors_live = live;
+            (stats.cursors_leased, stats.cursors_returned) = (leased, returned);
+        }
+    }
+
+    /// Revokes all rights of a peer, as soon as its device does so, and refuses new ones. The audit trail
+    /// records `why`. The connection and the rights of other peers stay.
+    pub fn revoke(&mut self, id: ConnectionId, why: &str) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        self.shares.stop_waiting(id);
+        if !peer.revoke_rights(why) {
+            self.close(id, None);
+        }
+    }
+
+    /// Returns whether a peer has a right, or will get one.
+    #[must_use]
+    pub fn holds_rights(&self, peer: ConnectionId) -> bool {
+        self.peers.get(&peer).is_some_and(Peer::holds_rights)
+    }
+
+    /// Returns all cursors that peers may write, with their present words.
+    pub fn cursors(&self) -> impl Iterator<Item = (ConnectionId, ShareId, [u64; CURSOR_WORDS])> {
+        self.shares.cursors()
+    }
+
+    /// Starts to write a datagram from shared memory to a peer's inbox.
+    ///
+    /// # Errors
+    /// - [`io::ErrorKind::NotConnected`] if the peer is gone
+    /// - [`io::ErrorKind::Unsupported`] over TCP
+    /// - otherwise the error of an invalid write, or the device's error
+    pub fn write(
+        &mut self,
+        peer: ConnectionId,
+        share: ShareId,
+        write: &MirrorWrite,
+    ) -> io::Result<()> {
+        let memory = self.shares.memory(share)?;
+        let to = self.peers.get_mut(&peer);
+        let to = to.ok_or(io::ErrorKind::NotConnected)?;
+        let written = to.carrier.write_from(memory, write);
+        self.revisit(peer);
+        written?;
+        self.mirrored.insert(peer);
+        Ok(())
+    }
+
+    /// Returns the peers whose WRITEs completed since the last call, and how many of each.
+    pub fn written(&mut self) -> impl Iterator<Item = (ConnectionId, u32)> {
+        let peers = &mut self.peers;
+        self.mirrored.iter().filter_map(move |id| {
+            let count = peers.get_mut(id)?.carrier.take_written();
+            (count > 0).then_some((*id, count))
+        })
     }
 
     /// Returns the facts about a peer; `None` once it is gone.

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use mio::event::Event;
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
 use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
-use super::{PeerInfo, ServerConfig};
-use crate::control::carrier::{CarrierStream, Granted};
-use crate::control::remote::share::Right;
+use super::shares::ShareId;
+use super::{ConnectionId, PeerInfo, ServerConfig, ServerEvent};
+use crate::control::carrier::{CarrierStream, Granted, Leased, Shared};
 use crate::control::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Cost of a read, in bytes, because a system call costs as much as reading several messages.
@@ -22,10 +22,18 @@ pub(super) const WRITE_TURN_MAX: usize = 64 << 10;
 /// datagrams.
 pub(super) const WRITE_COST_MIN: usize = 4 << 10;
 
-pub(in crate::control) struct Peer {
-    pub(in crate::control) carrier: CarrierStream,
-    /// The access to be granted to the peer, once the device has bound it.
-    pub(in crate::control) granting: Vec<(Right, Granted)>,
+/// A right that is still being bound for a peer.
+enum Right {
+    /// READ of this memory.
+    Ring(ShareId),
+    /// Write of a cursor for this memory.
+    Cursor(ShareId),
+}
+
+pub(super) struct Peer {
+    pub(super) carrier: CarrierStream,
+    /// The rights to be granted to the peer, once the device has bound them.
+    granting: Vec<(Right, Granted)>,
     address: SocketAddr,
     inbox: Inbox,
     outbox: Outbox,
@@ -136,8 +144,57 @@ impl Peer {
     }
 
     /// Notes bytes that an operation of the carrier has taken from its descriptor.
-    pub(in crate::control) fn note_held_input(&mut self) {
+    pub(super) fn note_held_input(&mut self) {
         self.readable |= self.carrier.holds_input();
+    }
+
+    /// Starts to let the peer READ all of this memory, over its connection alone.
+    pub(super) fn grant_read(&mut self, share: ShareId, memory: &Shared) -> io::Result<()> {
+        let granted = self.carrier.grant(memory)?;
+        self.granting.push((Right::Ring(share), granted));
+        Ok(())
+    }
+
+    /// Starts to let the peer write this cursor, over its connection alone.
+    pub(super) fn grant_cursor(&mut self, share: ShareId, cursor: &Leased) -> io::Result<()> {
+        let granted = self.carrier.grant_cursor(cursor)?;
+        self.granting.push((Right::Cursor(share), granted));
+        Ok(())
+    }
+
+    /// Returns whether the device has yet to bind a right of the peer.
+    pub(super) const fn is_being_granted(&self) -> bool {
+        !self.granting.is_empty()
+    }
+
+    /// Returns whether the peer has a right, or will get one.
+    pub(super) fn holds_rights(&self) -> bool {
+        self.is_being_granted() || self.carrier.has_granted()
+    }
+
+    /// Revokes all rights, as soon as the device does so. Returns `false` if the connection must end for it.
+    pub(super) fn revoke_rights(&mut self, why: &str) -> bool {
+        self.granting.clear();
+        self.carrier.revoke_all(why)
+    }
+
+    /// Reports the rights that the device has bound since the last call.
+    pub(super) fn report_granted(
+        &mut self,
+        id: ConnectionId,
+        on: &mut impl FnMut(ServerEvent<'_>) -> usize,
+    ) {
+        let carrier = &mut self.carrier;
+        self.granting.retain(|(right, granted): &(Right, Granted)| {
+            let bound: Option<RemoteAccess> = carrier.granted(granted);
+            if let Some(access) = bound {
+                on(match right {
+                    Right::Ring(share) => ServerEvent::Granted(id, *share, access),
+                    Right::Cursor(share) => ServerEvent::CursorGranted(id, *share, access),
+                });
+            }
+            bound.is_none()
+        });
     }
 
     /// Queues output, unless the connection is being closed.

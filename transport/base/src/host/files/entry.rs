@@ -17,7 +17,7 @@ use super::error::{FileError, failed};
 use super::facts::{Facts, Identity, Owners};
 use super::input::read_at_most;
 use super::limit::check_limit;
-use super::new_file::NewFile;
+use super::temporary_name::{TemporaryName, random_name};
 
 /// Attempts to find a name that no other process takes or gives up at the same time.
 pub(super) const ATTEMPTS: u32 = 8;
@@ -335,6 +335,64 @@ impl DirectoryEntry {
     }
 }
 
+/// A new file under a random name. Dropping it removes the file.
+#[derive(Debug)]
+pub struct NewFile<'a> {
+    file: File,
+    temporary: TemporaryName<'a>,
+    entry: &'a DirectoryEntry,
+}
+
+impl<'a> NewFile<'a> {
+    /// Creates an empty file beside the entry, readable and writable.
+    fn create(entry: &'a DirectoryEntry, readers: Readers) -> Result<Self, FileError> {
+        for _ in 0..ATTEMPTS {
+            let name = random_name().map_err(|error| entry.failed("name", error))?;
+            let flags = OFlags::RDWR | CREATION;
+            match openat(entry.directory(), name.as_os_str(), flags, readers.mode()) {
+                Ok(file) => {
+                    return Ok(Self {
+                        file: File::from(file),
+                        temporary: TemporaryName::new(entry.directory(), name),
+                        entry,
+                    });
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(entry.failed("create", error)),
+            }
+        }
+        Err(entry.failed("create", Errno::EXIST))
+    }
+
+    /// Returns the file.
+    #[must_use]
+    pub const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Syncs the file, and gives it the entry's name in place of a previous file.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] if that fails. The previous file is unchanged, unless only the directory could not
+    /// be synced.
+    pub fn replace(self) -> Result<File, FileError> {
+        let Self {
+            file,
+            temporary,
+            entry,
+        } = self;
+        file.sync_all()
+            .map_err(|error| entry.failed("sync", error))?;
+        let directory = entry.directory();
+        let renamed = renameat(directory, temporary.name(), directory, entry.name());
+        renamed.map_err(|error| entry.failed("replace", error))?;
+        temporary.keep();
+        let synced = directory.sync_all();
+        synced.map_err(|error| entry.failed("sync", error))?;
+        Ok(file)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -597,5 +655,33 @@ mod tests {
         let entry = DirectoryEntry::new(&folder.path().join("kept")).unwrap();
         let error = entry.open_shared().unwrap_err().to_string();
         assert!(error.ends_with("check that it exists"), "{error}");
+    }
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        let all = fs::read_dir(folder).unwrap();
+        all.map(|entry| entry.unwrap().file_name()).collect()
+    }
+
+    #[test]
+    fn new_file_is_unseen_until_it_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        let entry = DirectoryEntry::new(&path).unwrap();
+        let new = entry.create(Readers::Owner).unwrap();
+        new.file().write_all(b"one").unwrap();
+        assert!(!path.exists() && names(folder.path()).len() == 1);
+        let first = new.replace().unwrap();
+        assert!(entry.is_name_of(&first));
+        assert_eq!(names(folder.path()), ["kept"]);
+        drop(entry.create(Readers::Owner).unwrap());
+        assert_eq!(names(folder.path()), ["kept"]);
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        let second = entry.create(Readers::Owner).unwrap().replace().unwrap();
+        assert!(entry.is_name_of(&second) && !entry.is_name_of(&first));
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        entry.remove(&first);
+        assert!(path.exists(), "the name belongs to another file");
+        entry.remove(&second);
+        assert_eq!(names(folder.path()), [""; 0]);
     }
 }

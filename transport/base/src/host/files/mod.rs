@@ -12,15 +12,14 @@ mod error;
 mod facts;
 mod input;
 mod limit;
-mod new_file;
 mod output;
 mod socket;
+mod temporary_name;
 
 pub use directory::{create_directory, open_directory, open_trusted_directory};
-pub use entry::{Access, DirectoryEntry, Readers};
+pub use entry::{Access, DirectoryEntry, NewFile, Readers};
 pub use error::FileError;
 pub use input::{open_input, read_at_most};
 pub use limit::check_limit;
-pub use new_file::NewFile;
 pub use output::OutputTarget;
 pub use socket::ListeningSocket;

@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 use super::entry::DirectoryEntry;
 use super::error::FileError;
-use super::new_file::{TemporaryName, random_name};
+use super::temporary_name::{TemporaryName, random_name};
 
 /// Mode of a socket. Only its owner and root can connect.
 const MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -64,7 +64,7 @@ impl DirectoryEntry {
     /// directory can't take the socket.
     pub fn listen(self) -> Result<ListeningSocket, FileError> {
         self.check_unused()?;
-        let name = random_name(&self)?;
+        let name = random_name().map_err(|error| self.failed("name", error))?;
         let failed = |error| self.failed("listen at", error);
         let socket = new_socket().map_err(failed)?;
         let address = SocketAddrUnix::new(self.within_directory(&name)).map_err(failed)?;

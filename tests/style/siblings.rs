@@ -1,0 +1,226 @@
+//! The rule on modules of one folder: they import one another without circles.
+//!
+//! An import of a name that the folder's `mod.rs` re-exports counts as an import of the module that
+//! defines it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::source::{Source, Tree, pattern};
+use crate::{Violation, holds_for_all, places_found, violation};
+
+/// The path of a module from the root of its crate.
+type Path = Vec<String>;
+
+/// The modules of one crate, each with its file.
+struct Modules<'a> {
+    files: BTreeMap<Path, &'a Source>,
+    /// Every module, and the names of other modules that it re-exports.
+    reexports: BTreeMap<Path, BTreeMap<String, Path>>,
+}
+
+impl<'a> Modules<'a> {
+    /// Finds the modules of the product below `src`, which ends with a slash.
+    fn of(tree: &'a Tree, src: &str) -> Self {
+        let mut files = BTreeMap::new();
+        for file in tree.files.iter().filter(|it| it.is_rust()) {
+            let Some(inside) = file.path.strip_prefix(src) else {
+                continue;
+            };
+            if inside.starts_with("bin/") || file.product.trim().is_empty() {
+                continue;
+            }
+            let mut path: Path = inside[..inside.len() - 3]
+                .split('/')
+                .map(str::to_owned)
+                .collect();
+            if matches!(&path[path.len() - 1][..], "mod" | "lib" | "main") {
+                path.pop();
+            }
+            files.insert(path, file);
+        }
+        let mut modules = Self {
+            files,
+            reexports: BTreeMap::new(),
+        };
+        let reexport = pattern(r"(?m)^pub(?:\([a-z ]+\))? use ([^;]+);");
+        for (path, file) in &modules.files {
+            let mut names = BTreeMap::new();
+            for found in reexport.captures_iter(&file.product) {
+                for whole in expanded(&found[1]) {
+                    let whole = absolute(path, &whole);
+                    let (name, module) = whole.split_last().expect("a path has a part");
+                    names.insert(name.clone(), module.to_vec());
+                }
+            }
+            modules.reexports.insert(path.clone(), names);
+        }
+        modules
+    }
+
+    /// Returns the module that holds the item at this path from the root.
+    fn holder(&self, item: &[String]) -> Path {
+        let (mut module, mut rest) = (Path::new(), item);
+        while let [name, behind @ ..] = rest {
+            let mut inner = module.clone();
+            inner.push(name.clone());
+            let is_module = self.files.keys().any(|it| it.starts_with(&inner));
+            match self.reexports.get(&module).and_then(|it| it.get(name)) {
+                _ if is_module => module = inner,
+                Some(other) if self.files.contains_key(other) => return other.clone(),
+                _ => break,
+            }
+            rest = behind;
+        }
+        module
+    }
+
+    /// Returns the imports between the modules of each folder, with the place of one import of each pair.
+    fn imports(&self) -> BTreeMap<Path, BTreeMap<(String, String), (String, usize)>> {
+        let mut imports: BTreeMap<Path, BTreeMap<_, _>> = BTreeMap::new();
+        let root = pattern(r"\b(?:crate|self|super)(?:::\w+)*(?:::\{[^;]*)?");
+        for (own, file) in &self.files {
+            for found in root.find_iter(&file.product) {
+                let line = file.product[..found.start()].matches('\n').count() + 1;
+                for item in expanded(found.as_str()) {
+                    let other = self.holder(&absolute(own, &item));
+                    let common = own.iter().zip(&other).take_while(|(a, b)| a == b).count();
+                    if let (Some(from), Some(to)) = (own.get(common), other.get(common)) {
+                        let pairs = imports.entry(own[..common].to_vec()).or_default();
+                        let place = (file.path.clone(), line);
+                        pairs.entry((from.clone(), to.clone())).or_insert(place);
+                    }
+                }
+            }
+        }
+        imports
+    }
+}
+
+/// Returns the paths of a `use` tree: `a::{b, c::d}` gives `a::b` and `a::c::d`.
+fn expanded(tree: &str) -> Vec<Path> {
+    let tree = tree.split(" as ").next().unwrap_or_default().trim();
+    let parts = |text: &str| {
+        text.split("::")
+            .map(|it| it.trim().to_owned())
+            .collect::<Path>()
+    };
+    let Some((head, group)) = tree.split_once("::{") else {
+        let mut path = parts(tree.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_'));
+        path.retain(|part| !part.is_empty());
+        return vec![path];
+    };
+    let (mut depth, mut start, mut all) = (0, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                all.extend(expanded(&group[start..at]));
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    let head = parts(head);
+    all.retain(|path| !path.is_empty());
+    all.iter().map(|path| [&head[..], path].concat()).collect()
+}
+
+/// Resolves `crate`, `self` and `super` at the front of a path; any other path begins in `own`.
+fn absolute(own: &[String], path: &[String]) -> Path {
+    let (mut from, mut rest) = (own.to_vec(), path);
+    while let [first, behind @ ..] = rest {
+        match &first[..] {
+            "crate" => from.clear(),
+            "self" => {}
+            "super" => drop(from.pop()),
+            _ => break,
+        }
+        rest = behind;
+    }
+    [&from[..], rest].concat()
+}
+
+/// Returns whether imports lead from one module to another.
+fn leads(pairs: &BTreeMap<(String, String), (String, usize)>, from: &str, to: &str) -> bool {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(at) = open.pop() {
+        if at == to {
+            return true;
+        }
+        if seen.insert(at) {
+            open.extend(pairs.keys().filter(|(a, _)| a == at).map(|(_, b)| &b[..]));
+        }
+    }
+    false
+}
+
+fn circle(tree: &Tree) -> Vec<(String, Violation)> {
+    let is_root =
+        |it: &&Source| it.path.ends_with("src/lib.rs") || it.path.ends_with("src/main.rs");
+    let roots = tree.files.iter().filter(is_root);
+    let is_product = |src: &&str| !src.starts_with("tests/");
+    let sources = roots.map(|it| it.path.rsplit_once('/').map_or("", |(folder, _)| folder));
+    let sources: BTreeSet<&str> = sources.filter(is_product).collect();
+    let mut found = Vec::new();
+    for src in sources {
+        for pairs in Modules::of(tree, &format!("{src}/")).imports().values() {
+            for ((from, to), (path, line)) in pairs {
+                if leads(pairs, to, from) {
+                    let what = format!("`{from}` imports `{to}`, which imports `{from}`");
+                    found.push((path.clone(), violation(*line, what)));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_of_a_folder_import_without_circles() {
+    holds_for_all(circle);
+}
+
+#[test]
+fn circle_is_detected_in_all_forms() {
+    let files = [
+        (
+            "a/src/lib.rs",
+            "mod x;\nmod y;\nmod z;\npub use y::{Y, deep::{D}};\n",
+        ),
+        ("a/src/x.rs", "use crate::y::Y;\n"),
+        (
+            "a/src/y/mod.rs",
+            "mod deep;\nmod flat;\npub use flat::F;\nuse crate::z::Z;\n",
+        ),
+        (
+            "a/src/y/deep.rs",
+            "use super::{\n    F,\n    flat::G,\n};\n",
+        ),
+        ("a/src/y/flat.rs", "fn f() -> super::deep::D {}\n"),
+        (
+            "a/src/z.rs",
+            "use super::{x::X};\n#[cfg(test)]\nmod tests {\n    use crate::y::Y;\n}\n",
+        ),
+        // No circle: one direction only, and tests do not count.
+        ("b/src/lib.rs", "mod x;\nmod y;\n"),
+        ("b/src/x.rs", "use crate::y::Y;\n"),
+        (
+            "b/src/y.rs",
+            "// use crate::x::X;\n#[cfg(test)]\nmod tests {\n    use crate::x::X;\n}\n",
+        ),
+    ];
+    let mut found = places_found(circle, &files);
+    found.sort();
+    let expected = [
+        ("a/src/x.rs", 1),
+        ("a/src/y/deep.rs", 1),
+        ("a/src/y/flat.rs", 1),
+        ("a/src/y/mod.rs", 4),
+        ("a/src/z.rs", 1),
+    ];
+    assert_eq!(found, expected.map(|(path, line)| (path.to_owned(), line)));
+}
