@@ -14,6 +14,7 @@ use tickcast_feeds::capture::Capture;
 use tickcast_feeds::itch::messages::ItchMessage;
 use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
+use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 /// CME MDP3: one sequence per packet, so a packet counts as one message.
@@ -371,6 +372,78 @@ fn heartbeat_of_next_session_is_a_sign_of_life() {
         assert_eq!(feed.arbiter.packets(), before + heartbeats);
     }
     assert_eq!(feed.told.incidents, [], "the session has not begun");
+}
+
+#[test]
+fn lone_packet_of_another_session_in_a_lull_is_foreign() {
+    for format in Format::ALL {
+        let beat_us = format.heartbeat_interval().0 / 1_000;
+        // The second case has lost a heartbeat.
+        for (holding, silence) in [
+            (format.holding(), 1),
+            (format.holding(), 2),
+            (Holding::RECORDED, 2),
+        ] {
+            let mut feed = Feed::new(1, holding);
+            feed.packet(0, 0, &mold(1, 1, 1));
+            feed.packet(0, 10, &mold(2, 1, 1));
+            let heartbeat = silence * beat_us + beat_us / 4;
+            feed.poll(heartbeat - 1);
+            feed.packet(0, heartbeat, &mold(1, 2, 0));
+            feed.poll(10 * beat_us);
+            feed.packet(0, 10 * beat_us, &mold(1, 2, 1));
+            assert_eq!(feed.sequences(), [1, 2], "{format}: {silence} intervals");
+            assert!(
+                matches!(feed.told.incidents[..], [Incident::Foreign { .. }]),
+                "{format}: {:?}",
+                feed.told.incidents
+            );
+        }
+    }
+}
+
+#[test]
+fn lone_packet_of_next_session_is_followed_after_silence() {
+    let mut feed = Feed::new(1, Format::MoldUdp64Itch50.holding());
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(2, 1, 1));
+    feed.packet(0, 1_000_010, &mold(2, 2, 0));
+    feed.poll(2_500_009);
+    assert_eq!(feed.sequences(), [1], "two heartbeats may still come");
+    feed.poll(2_500_010);
+    assert_eq!(feed.sequences(), [1, 1]);
+    let next = SourcePosition::new(1, 1);
+    assert_eq!(feed.told.incidents, [Incident::SessionChange { next }]);
+}
+
+#[test]
+fn lost_end_of_burst_is_found_by_heartbeat_and_waits_for_skew() {
+    let mut feed = pair(2_000);
+    let beat_us = 1_000_000;
+    // No line brings message 2 until a heartbeat of one says that it exists.
+    feed.poll(beat_us - 1);
+    feed.packet(0, beat_us, &mold(1, 3, 0));
+    feed.poll(beat_us + 9_999);
+    assert_eq!(feed.told.gaps, [], "the other line may be late by the skew");
+    feed.poll(beat_us + 10_000);
+    assert_eq!(feed.told.gaps, [(2, 1)]);
+    // The slower line's heartbeat shows earlier that both lines lack message 3.
+    feed.packet(0, 2 * beat_us, &mold(1, 4, 0));
+    feed.packet(1, 2 * beat_us + 3_000, &mold(1, 4, 0));
+    feed.poll(2 * beat_us + 4_999);
+    assert_eq!(feed.told.gaps, [(2, 1)], "the reorder of the slower line");
+    feed.poll(2 * beat_us + 5_000);
+    assert_eq!(feed.told.gaps, [(2, 1), (3, 1)]);
+}
+
+#[test]
+fn slower_lines_copy_in_a_lull_fills_a_loss_without_a_gap() {
+    let mut feed = pair(2_000);
+    feed.packet(1, 9_000, &mold(1, 2, 1));
+    feed.packet(0, 1_000_000, &mold(1, 4, 0));
+    feed.packet(1, 1_009_000, &mold(1, 3, 1));
+    feed.poll(2_000_000);
+    assert_eq!((feed.sequences(), feed.told.gaps), (vec![1, 2, 3], vec![]));
 }
 
 #[test]
