@@ -59,9 +59,12 @@ pub enum Incident {
         /// Number of messages.
         messages: u64,
     },
-    /// A packet whose first message differs from the one that another line brought under its number: the
-    /// lines are not of one feed, or one is damaged. Its messages count as duplicates.
-    Conflicting,
+    /// Messages of one packet that differ from those which another line brought under their numbers: the
+    /// lines are not of one feed, or one is damaged. They count as duplicates.
+    Conflicting {
+        /// Number of messages.
+        messages: u64,
+    },
     /// Messages that came after they were passed over; they are dropped.
     Late {
         /// Number of messages.

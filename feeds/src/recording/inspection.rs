@@ -312,7 +312,7 @@ impl Sink for FeedReport {
             Incident::Unreadable { .. } => self.missing += 1,
             Incident::SequenceReset { .. } | Incident::SessionChange { .. } => self.sessions += 1,
             Incident::Duplicate { messages } => self.duplicates += messages,
-            Incident::Conflicting => self.conflicting += 1,
+            Incident::Conflicting { .. } => self.conflicting += 1,
             Incident::Late { messages } => self.late += messages,
             Incident::Foreign {
                 origin,
@@ -364,7 +364,8 @@ mod tests {
         rises(change, |it| &mut it.sessions, 1);
         let duplicate = Incident::Duplicate { messages: 4 };
         rises(duplicate, |it| &mut it.duplicates, 4);
-        rises(Incident::Conflicting, |it| &mut it.conflicting, 1);
+        let conflicting = Incident::Conflicting { messages: 2 };
+        rises(conflicting, |it| &mut it.conflicting, 1);
         rises(Incident::Late { messages: 3 }, |it| &mut it.late, 3);
         let foreign = Incident::Foreign {
             reason: "other",

@@ -446,6 +446,90 @@ fn slower_lines_copy_in_a_lull_fills_a_loss_without_a_gap() {
     assert_eq!((feed.sequences(), feed.told.gaps), (vec![1, 2, 3], vec![]));
 }
 
+/// Returns a packet of these messages.
+fn of(first: u64, messages: &[&str]) -> Vec<u8> {
+    let mut bytes = mold(1, first, 0);
+    bytes[18..20].copy_from_slice(&(messages.len() as u16).to_be_bytes());
+    for message in messages {
+        bytes.extend((message.len() as u16).to_be_bytes());
+        bytes.extend(message.as_bytes());
+    }
+    bytes
+}
+
+/// Messages in conflict, by packet.
+fn conflicts(feed: &Feed) -> Vec<u64> {
+    let of_incident = |it: &Incident| match it {
+        Incident::Conflicting { messages } => Some(*messages),
+        _ => None,
+    };
+    feed.told.incidents.iter().filter_map(of_incident).collect()
+}
+
+#[test]
+fn each_message_is_compared_between_lines() {
+    let told = |lines: usize, packets: &[(usize, Vec<u8>)]| {
+        let mut feed = Feed::new(lines, Holding::live(2_000, 10_000));
+        for (line, packet) in packets {
+            feed.packet(*line, 0, packet);
+        }
+        feed.arbiter.finish(&mut feed.told);
+        conflicts(&feed)
+    };
+    let all = (0, of(1, &["a", "b", "c", "d"]));
+    let a = |packets: &[(usize, Vec<u8>)]| {
+        let lines = [&[all.clone()], packets].concat();
+        assert!(told(1, &lines).is_empty(), "one line may repeat at will");
+        told(2, &lines)
+    };
+    assert_eq!(a(&[(1, of(1, &["a", "b", "c", "d"]))]), [0; 0]);
+    assert_eq!(a(&[(1, of(1, &["a", "b", "c", "x"]))]), [1], "the last");
+    assert_eq!(a(&[(1, of(1, &["x", "b", "y", "d"]))]), [2]);
+    assert_eq!(
+        a(&[(1, of(1, &["a", "b"])), (1, of(3, &["c", "d"]))]),
+        [0; 0]
+    );
+    assert_eq!(
+        a(&[(1, of(1, &["a", "x"])), (1, of(3, &["y", "z"]))]),
+        [1, 2]
+    );
+    assert_eq!(a(&[(1, of(3, &["c", "d", "e"]))]), [0; 0], "a part is new");
+    assert_eq!(a(&[(1, of(3, &["c", "x", "e"]))]), [1]);
+    assert_eq!(a(&[(1, of(3, &["c", "d!", "e"]))]), [1], "another length");
+    // Packets of the first line that lie in several.
+    let rest = (0, of(5, &["e", "f"]));
+    assert_eq!(
+        a(&[rest.clone(), (1, of(3, &["c", "d", "e", "f"]))]),
+        [0; 0]
+    );
+    assert_eq!(a(&[rest, (1, of(3, &["x", "d", "e", "y"]))]), [2]);
+    // Early packets: within one that waits, and across its end.
+    let early = (0, of(7, &["g", "h", "i"]));
+    assert_eq!(a(&[early.clone(), (1, of(7, &["g", "h", "x"]))]), [1]);
+    assert_eq!(a(&[early.clone(), (1, of(8, &["h", "i"]))]), [0; 0]);
+    assert_eq!(a(&[early.clone(), (1, of(8, &["h", "x"]))]), [1]);
+    assert_eq!(a(&[early.clone(), (1, of(9, &["x", "j"]))]), [1]);
+    assert_eq!(a(&[early, (1, of(5, &["e", "f", "g", "x"]))]), [1]);
+}
+
+#[test]
+fn lost_and_forgotten_messages_are_not_compared() {
+    let mut feed = Feed::new(2, Holding::NONE);
+    feed.packet(0, 0, &of(1, &["a"]));
+    feed.packet(0, 0, &of(4, &["d"]));
+    // 2 and 3 are late, and nobody knows them.
+    feed.packet(1, 0, &of(1, &["a", "x", "y", "d"]));
+    assert_eq!(conflicts(&feed), [0; 0]);
+    let long = "m".repeat(60_000);
+    for first in 5..50 {
+        feed.packet(0, 0, &of(first, &[&long]));
+    }
+    feed.packet(1, 0, &of(1, &["x"]));
+    assert_eq!(conflicts(&feed), [0; 0], "two MiB of others came since");
+    feed.packet(1, 0, &of(49, &["x"]));
+    assert_eq!(conflicts(&feed), [1]);
+}
+
 #[test]
 fn restart_of_session_being_left_does_not_hit_the_next() {
     let mut feed = Feed::new(1, Holding::live(2_000, 10_000));

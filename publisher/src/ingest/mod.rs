@@ -657,6 +657,7 @@ impl Sink for Counting<'_> {
             Incident::EndOfSession => c.source_session_ends.increment(),
             Incident::Duplicate { messages } => c.source_duplicates.add(messages),
             Incident::Late { messages } => c.source_late.add(messages),
+            Incident::Conflicting { messages } => c.source_conflicting.add(messages),
             Incident::Foreign { .. } => c.source_foreign.increment(),
             Incident::LineStopped { .. } => c.source_line_stops.increment(),
             Incident::Malformed { .. } => c.source_malformed.increment(),

@@ -355,6 +355,32 @@ fn counts_of_a_capture_with_two_lines_balance() {
 }
 
 #[test]
+fn messages_that_differ_between_lines_are_counted() {
+    let frames = |differing: &[usize]| {
+        let mut messages: Vec<_> = (1..=4).map(system_event).collect();
+        let lines = [1, 2].map(|line| {
+            if line == 2 {
+                for n in differing {
+                    // The tracking number.
+                    messages[*n][3] ^= 1;
+                }
+            }
+            let payload = mold_packet(b"SESSION001", 3, &messages);
+            udp_frame(2_000_000, [239, 1, 1, line], 5_000, &payload)
+        });
+        let lines = [packet(1, 1, 1..=2), packet(1, 2, 1..=2), lines.concat()];
+        [&PCAP_HEADER[..], &lines.concat()].concat()
+    };
+    for (differing, conflicting) in [(&[][..], 0), (&[3], 1), (&[1, 2], 2)] {
+        let (steps, _, summary) = stream_of(&frames(differing));
+        assert_eq!(steps, [Step::Messages(6)]);
+        let source = &summary["source"];
+        assert_eq!(count(source, "conflicting"), conflicting, "{source:#}");
+        assert_messages(source, 12, 6);
+    }
+}
+
+#[test]
 fn rest_of_a_file_behind_an_error_is_a_source_loss() {
     let messages: Vec<u8> = (1..=100).flat_map(|n| block(&system_event(n))).collect();
     let len = messages.len() as u16;
