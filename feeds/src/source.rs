@@ -94,7 +94,14 @@ pub enum Incident {
         /// Position of the first message that they may have held; sequence 0 if none came before.
         from: SourcePosition,
     },
-    /// A packet or message that could not be read. Its whole part has been delivered.
+    /// A message that could not be read, of a packet that could: the message is lost.
+    UnreadableMessage {
+        /// Its position.
+        position: SourcePosition,
+        /// The fault, in one phrase.
+        reason: &'static str,
+    },
+    /// A packet that could not be read, or a message with a fault. Its whole part has been delivered.
     Malformed {
         /// The fault, in one phrase.
         reason: &'static str,

@@ -322,7 +322,7 @@ impl Sink for FeedReport {
                 self.foreign += 1;
                 self.refused.push((usize::from(origin.line), received_at));
             }
-            Incident::Malformed { .. } => self.malformed += 1,
+            Incident::Malformed { .. } | Incident::UnreadableMessage { .. } => self.malformed += 1,
             Incident::UnknownMessage { .. } => self.unknown_types += 1,
             Incident::UnknownOrder => self.unknown_orders += 1,
             _ => {}
@@ -375,6 +375,11 @@ mod tests {
         rises(foreign, |it| &mut it.foreign, 1);
         let malformed = Incident::Malformed { reason: "cut" };
         rises(malformed, |it| &mut it.malformed, 1);
+        let unreadable = Incident::UnreadableMessage {
+            position: at,
+            reason: "short",
+        };
+        rises(unreadable, |it| &mut it.malformed, 1);
         let unknown = Incident::UnknownMessage { kind: b'?' };
         rises(unknown, |it| &mut it.unknown_types, 1);
         rises(Incident::UnknownOrder, |it| &mut it.unknown_orders, 1);

@@ -652,6 +652,9 @@ impl Sink for Counting<'_> {
             Incident::Unreadable { from } => {
                 return self.lost(SourceLoss::malformed(from, u64::MAX));
             }
+            Incident::UnreadableMessage { position, .. } => {
+                return self.lost(SourceLoss::malformed(position, 1));
+            }
             Incident::SequenceReset { .. } => c.source_resets.increment(),
             Incident::SessionChange { .. } => c.source_session_changes.increment(),
             Incident::EndOfSession => c.source_session_ends.increment(),

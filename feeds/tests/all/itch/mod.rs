@@ -776,7 +776,10 @@ fn types_are_read_by_length_longer_not_shorter() {
         );
         let told = decode(&[whole[..len - 1].to_vec()]);
         assert!(told.messages.is_empty());
-        assert!(matches!(told.incidents[..], [Incident::Malformed { .. }]));
+        let [Incident::UnreadableMessage { position, .. }] = told.incidents[..] else {
+            panic!("{:?}", told.incidents);
+        };
+        assert_eq!(position, SourcePosition::new(0, 1));
     }
     let told = decode(&[b"z-unknown".to_vec()]);
     assert_eq!(told.incidents, [Incident::UnknownMessage { kind: b'z' }]);
