@@ -467,7 +467,7 @@ fn conflicts(feed: &Feed) -> Vec<u64> {
 }
 
 #[test]
-fn each_message_is_compared_between_lines() {
+fn all_messages_are_compared_between_lines() {
     let told = |lines: usize, packets: &[(usize, Vec<u8>)]| {
         let mut feed = Feed::new(lines, Holding::live(2_000, 10_000));
         for (line, packet) in packets {
