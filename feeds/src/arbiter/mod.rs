@@ -81,7 +81,7 @@ pub struct Arbiter<P> {
     /// When the first packet since then came that lies before the next message.
     behind_since: Option<Nanos>,
     /// The message that is missing, and since when.
-    hole: Option<(u64, Nanos)>,
+    gap: Option<(u64, Nanos)>,
     queue: Queue,
     candidate: Option<Candidate>,
     far: Far,
@@ -139,7 +139,7 @@ impl<P: Protocol> Arbiter<P> {
             is_joining: false,
             is_resuming: false,
             behind_since: None,
-            hole: None,
+            gap: None,
             queue: Queue::new(lines.holding.packets_max),
             candidate: None,
             far: Far::default(),
@@ -582,7 +582,7 @@ impl<P: Protocol> Arbiter<P> {
         out.incident(Incident::Duplicate { messages });
     }
 
-    /// Releases what follows, and closes the hole before it when that is due (`is_over`: at once).
+    /// Releases what follows, and closes the gap before it when that is due (`is_over`: at once).
     fn settle(&mut self, is_over: bool, out: &mut impl Listen<P>) {
         let mut gap: Option<(SourcePosition, u64)> = None;
         loop {
@@ -592,13 +592,13 @@ impl<P: Protocol> Arbiter<P> {
                 continue;
             }
             let Some(end) = self.hole_end() else {
-                self.hole = None;
+                self.gap = None;
                 break;
             };
-            if self.hole.is_none_or(|(next, _)| next != self.next) {
-                // The packet behind this hole may have waited behind others.
+            if self.gap.is_none_or(|(next, _)| next != self.next) {
+                // The packet behind this gap may have waited behind others.
                 let since = self.queue.front_since().unwrap_or(self.now);
-                self.hole = Some((self.next, since));
+                self.gap = Some((self.next, since));
             }
             if !is_over && !self.is_closed(end) {
                 break;
@@ -618,7 +618,7 @@ impl<P: Protocol> Arbiter<P> {
         }
         self.settle_far(is_over, out);
         self.settle_candidate(is_over, out);
-        self.is_plain = self.hole.is_none()
+        self.is_plain = self.gap.is_none()
             && self.candidate.is_none()
             && self.far.is_empty()
             && !self.is_joining
@@ -655,7 +655,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Returns whether the messages up to `end` are not waited for any more.
     fn is_closed(&mut self, end: u64) -> bool {
         let (now, holding) = (self.now, &self.holding);
-        let since = self.hole.map_or(now, |(_, since)| since);
+        let since = self.gap.map_or(now, |(_, since)| since);
         if self.queue.exceeds(holding.packets_max, holding.bytes_max) {
             return !planted(ArbiterBug::HoldUnbounded);
         }
@@ -742,7 +742,7 @@ impl<P: Protocol> Arbiter<P> {
         self.announced = 0;
         self.missed.clear();
         self.recent.clear();
-        self.hole = None;
+        self.gap = None;
         self.run_before = (0, 0);
         self.heartbeats_behind = 0;
         self.is_joining = false;

@@ -105,11 +105,11 @@ impl Normaliser {
             b'Q' => Quote(Quote),
             b'T' => Trade(Trade),
         );
-        self.seldom(bytes, place, sink);
+        self.decode_rare(bytes, place, sink);
     }
 
     #[inline(never)]
-    fn seldom(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
+    fn decode_rare(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
         let message = match IexMessage::read(bytes) {
             Ok(message) => message,
             Err(MessageError::Unknown { kind }) => {

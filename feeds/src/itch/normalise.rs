@@ -152,11 +152,11 @@ impl Normaliser {
             OrderExecutedPrice,
             Trade
         );
-        self.seldom(bytes, position, received_at, sink);
+        self.decode_rare(bytes, position, received_at, sink);
     }
 
     #[inline(never)]
-    fn seldom(
+    fn decode_rare(
         &mut self,
         bytes: &[u8],
         position: SourcePosition,
@@ -431,8 +431,8 @@ impl Normaliser {
     #[inline(always)]
     fn name(&mut self, stamp: Stamp, stock: Stock) {
         // As whole words: compared in one go.
-        let told = self.symbols[usize::from(stamp.locate)];
-        if u64::from_ne_bytes(told) != u64::from_ne_bytes(stock) && stamp.locate != 0 {
+        let reported = self.symbols[usize::from(stamp.locate)];
+        if u64::from_ne_bytes(reported) != u64::from_ne_bytes(stock) && stamp.locate != 0 {
             self.name_anew(stamp, stock);
         }
     }

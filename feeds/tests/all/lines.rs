@@ -69,13 +69,13 @@ impl Protocol for Mdp3 {
 
 /// Everything that an arbiter returned.
 #[derive(Default)]
-struct Told {
+struct Reported {
     messages: Vec<(u64, Vec<u8>)>,
     gaps: Vec<(u64, u64)>,
     incidents: Vec<Incident>,
 }
 
-impl<P: Protocol> Listen<P> for Told {
+impl<P: Protocol> Listen<P> for Reported {
     fn packet(&mut self, _: Nanos, _: &P::Note) {}
 
     fn message(&mut self, position: SourcePosition, message: &[u8]) {
@@ -120,18 +120,22 @@ fn arrivals(path: PathBuf) -> Vec<Arrival> {
     all
 }
 
-fn arbitrate<P: Protocol>(protocol: P, lines: Lines, arrivals: &[Arrival]) -> (Arbiter<P>, Told) {
+fn arbitrate<P: Protocol>(
+    protocol: P,
+    lines: Lines,
+    arrivals: &[Arrival],
+) -> (Arbiter<P>, Reported) {
     let mut arbiter = Arbiter::new(protocol, lines, false);
-    let mut told = Told::default();
+    let mut reported = Reported::default();
     for arrival in arrivals {
         let packet = Packet {
             received_at: arrival.at,
             payload: &arrival.payload,
         };
-        arbiter.packet(arrival.line, arrival.at, packet, &mut told);
+        arbiter.packet(arrival.line, arrival.at, packet, &mut reported);
     }
-    arbiter.finish(&mut told);
-    (arbiter, told)
+    arbiter.finish(&mut reported);
+    (arbiter, reported)
 }
 
 const fn itch() -> MoldUdp64 {
@@ -144,9 +148,9 @@ fn intake(file: &str) -> Option<Vec<Arrival>> {
 
 /// The messages of the base file, which most files of the folder spoil in one way.
 fn base() -> Option<Vec<(u64, Vec<u8>)>> {
-    let (_, told) = arbitrate(itch(), Lines::default(), &intake("01_eth_us.pcap")?);
-    assert_eq!(told.messages.len(), 42);
-    Some(told.messages)
+    let (_, reported) = arbitrate(itch(), Lines::default(), &intake("01_eth_us.pcap")?);
+    assert_eq!(reported.messages.len(), 42);
+    Some(reported.messages)
 }
 
 fn one_line(holding: Holding) -> Lines {
@@ -159,13 +163,13 @@ fn swapped_packets_are_delivered_whole() {
     for file in ["36_mold_reorder_one.pcap", "75_first_two_swapped.pcap"] {
         let arrivals = intake(file).unwrap();
         for holding in [Holding::RECORDED, Holding::live(2_000, 10_000)] {
-            let (arbiter, told) = arbitrate(itch(), one_line(holding), &arrivals);
-            assert_eq!(told.messages, base, "{file}");
-            assert_eq!(told.incidents, [Incident::EndOfSession], "{file}");
+            let (arbiter, reported) = arbitrate(itch(), one_line(holding), &arrivals);
+            assert_eq!(reported.messages, base, "{file}");
+            assert_eq!(reported.incidents, [Incident::EndOfSession], "{file}");
             assert_eq!(arbiter.line(0).missing, 0, "{file}");
         }
-        let (_, told) = arbitrate(itch(), Lines::default(), &arrivals);
-        assert_ne!(told.messages, base, "{file}: without holding it is not");
+        let (_, reported) = arbitrate(itch(), Lines::default(), &arrivals);
+        assert_ne!(reported.messages, base, "{file}: without holding it is not");
     }
 }
 
@@ -174,9 +178,9 @@ fn lines_of_one_input_complete_each_other() {
     let Some(base) = base() else { return };
     let arrivals = intake("14_ab_lines_B_late_3_packets.pcap").unwrap();
     let holding = Holding::live(2_000, 4_000);
-    let (arbiter, told) = arbitrate(itch(), Lines { count: 2, holding }, &arrivals);
-    assert_eq!(told.messages, base);
-    assert_eq!(told.gaps, []);
+    let (arbiter, reported) = arbitrate(itch(), Lines { count: 2, holding }, &arrivals);
+    assert_eq!(reported.messages, base);
+    assert_eq!(reported.gaps, []);
     let (a, b) = (arbiter.line(0), arbiter.line(1));
     assert_eq!(a.first + b.first, 42, "each message came first on one line");
     assert_eq!(b.missing, 0);
@@ -191,11 +195,11 @@ fn lines_of_one_input_complete_each_other() {
         .cloned()
         .map(|it| Arrival { line: 0, ..it })
         .collect();
-    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &as_one);
-    assert_eq!(told.messages, base, "both lines in one socket");
-    assert_eq!(told.gaps, []);
+    let (_, reported) = arbitrate(itch(), one_line(Holding::RECORDED), &as_one);
+    assert_eq!(reported.messages, base, "both lines in one socket");
+    assert_eq!(reported.gaps, []);
 
-    let (_, told) = arbitrate(
+    let (_, reported) = arbitrate(
         itch(),
         Lines {
             count: 2,
@@ -203,8 +207,11 @@ fn lines_of_one_input_complete_each_other() {
         },
         &arrivals,
     );
-    assert!(!told.gaps.is_empty(), "a skew below 3.5 ms is too short");
-    let late = told
+    assert!(
+        !reported.gaps.is_empty(),
+        "a skew below 3.5 ms is too short"
+    );
+    let late = reported
         .incidents
         .iter()
         .filter(|it| matches!(it, Incident::Late { .. }))
@@ -217,10 +224,10 @@ fn missing_messages_are_one_exact_gap() {
     let Some(arrivals) = intake("30_mold_gap.pcap") else {
         return;
     };
-    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &arrivals);
-    assert_eq!(told.gaps.len(), 1);
-    assert_eq!(told.gaps[0].1, 4);
-    assert_eq!(told.messages.len(), 38);
+    let (_, reported) = arbitrate(itch(), one_line(Holding::RECORDED), &arrivals);
+    assert_eq!(reported.gaps.len(), 1);
+    assert_eq!(reported.gaps[0].1, 4);
+    assert_eq!(reported.messages.len(), 38);
 }
 
 #[test]
@@ -232,11 +239,11 @@ fn foreign_query_is_reported_and_changes_nothing() {
         .into_iter()
         .map(|it| Arrival { line: 0, ..it })
         .collect();
-    let (_, told) = arbitrate(itch(), one_line(Holding::RECORDED), &one);
-    assert_eq!(told.gaps, []);
+    let (_, reported) = arbitrate(itch(), one_line(Holding::RECORDED), &one);
+    assert_eq!(reported.gaps, []);
     let is_refused =
         |it: &&Incident| matches!(it, Incident::Foreign { .. } | Incident::Malformed { .. });
-    assert_eq!(told.incidents.iter().filter(is_refused).count(), 1);
+    assert_eq!(reported.incidents.iter().filter(is_refused).count(), 1);
 }
 
 /// The CME capture: lines A and B, and the sequence of each packet.
@@ -278,10 +285,10 @@ fn cme_lines_thinned_and_reordered_equal_one_line() {
             .filter(|it| lost.get(&sequence(it)) != Some(&it.line));
         let thinned = delayed(kept.cloned().collect(), &mut rng);
         let lines = Lines { count: 2, holding };
-        let (arbiter, told) = arbitrate(Mdp3, lines, &thinned);
-        assert_eq!(told.gaps, [], "seed {seed}");
+        let (arbiter, reported) = arbitrate(Mdp3, lines, &thinned);
+        assert_eq!(reported.gaps, [], "seed {seed}");
         assert!(
-            told.messages == single.messages,
+            reported.messages == single.messages,
             "seed {seed}: message for message"
         );
         for line in 0..2 {
@@ -295,9 +302,9 @@ fn cme_lines_thinned_and_reordered_equal_one_line() {
 
         let both = rng.random_range(6_000..10_000);
         let kept = thinned.iter().filter(|it| sequence(it) != both).cloned();
-        let (_, told) = arbitrate(Mdp3, lines, &kept.collect::<Vec<_>>());
-        assert_eq!(told.gaps, [(both, 1)], "seed {seed}: one exact event");
-        assert_eq!(told.messages.len(), 4_999, "seed {seed}");
+        let (_, reported) = arbitrate(Mdp3, lines, &kept.collect::<Vec<_>>());
+        assert_eq!(reported.gaps, [(both, 1)], "seed {seed}: one exact event");
+        assert_eq!(reported.messages.len(), 4_999, "seed {seed}");
     }
 }
 
@@ -314,7 +321,7 @@ fn mold(session: u8, first: u64, messages: u16) -> Vec<u8> {
 /// Lines of MoldUDP64 and all that their arbiter returned.
 struct Feed {
     arbiter: Arbiter<MoldUdp64>,
-    told: Told,
+    reported: Reported,
 }
 
 impl Feed {
@@ -322,7 +329,7 @@ impl Feed {
         let lines = Lines { count, holding };
         Self {
             arbiter: Arbiter::new(MoldUdp64::new(|_| true), lines, false),
-            told: Told::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -333,11 +340,11 @@ impl Feed {
             payload,
         };
         self.arbiter
-            .packet(line, received_at, packet, &mut self.told);
+            .packet(line, received_at, packet, &mut self.reported);
     }
 
     fn sequences(&self) -> Vec<u64> {
-        self.told.messages.iter().map(|(at, _)| *at).collect()
+        self.reported.messages.iter().map(|(at, _)| *at).collect()
     }
 }
 
@@ -347,7 +354,7 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
     feed.packet(0, 0, &mold(1, 99, 1));
     for first in [50, 100, 50, 100, 50, 100, 50, 50] {
         feed.packet(0, 0, &mold(1, first, 0));
-        assert_eq!(feed.told.incidents, [], "{first}");
+        assert_eq!(feed.reported.incidents, [], "{first}");
     }
     feed.packet(0, 0, &mold(1, 50, 0));
     // The new run began at 1, and its messages before the heartbeat's never came.
@@ -357,7 +364,7 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
         missing: 49,
     };
     assert_eq!(
-        feed.told.incidents,
+        feed.reported.incidents,
         [Incident::SequenceReset { next }, missing]
     );
 }
@@ -371,7 +378,7 @@ fn heartbeat_of_next_session_is_a_sign_of_life() {
         feed.packet(0, 0, &mold(2, 1, 0));
         assert_eq!(feed.arbiter.packets(), before + heartbeats);
     }
-    assert_eq!(feed.told.incidents, [], "the session has not begun");
+    assert_eq!(feed.reported.incidents, [], "the session has not begun");
 }
 
 #[test]
@@ -394,9 +401,9 @@ fn lone_packet_of_another_session_in_a_lull_is_foreign() {
             feed.packet(0, 10 * beat_us, &mold(1, 2, 1));
             assert_eq!(feed.sequences(), [1, 2], "{format}: {silence} intervals");
             assert!(
-                matches!(feed.told.incidents[..], [Incident::Foreign { .. }]),
+                matches!(feed.reported.incidents[..], [Incident::Foreign { .. }]),
                 "{format}: {:?}",
-                feed.told.incidents
+                feed.reported.incidents
             );
         }
     }
@@ -413,7 +420,7 @@ fn lone_packet_of_next_session_is_followed_after_silence() {
     feed.poll(2_500_010);
     assert_eq!(feed.sequences(), [1, 1]);
     let next = SourcePosition::new(1, 1);
-    assert_eq!(feed.told.incidents, [Incident::SessionChange { next }]);
+    assert_eq!(feed.reported.incidents, [Incident::SessionChange { next }]);
 }
 
 #[test]
@@ -424,16 +431,24 @@ fn lost_end_of_burst_is_found_by_heartbeat_and_waits_for_skew() {
     feed.poll(beat_us - 1);
     feed.packet(0, beat_us, &mold(1, 3, 0));
     feed.poll(beat_us + 9_999);
-    assert_eq!(feed.told.gaps, [], "the other line may be late by the skew");
+    assert_eq!(
+        feed.reported.gaps,
+        [],
+        "the other line may be late by the skew"
+    );
     feed.poll(beat_us + 10_000);
-    assert_eq!(feed.told.gaps, [(2, 1)]);
+    assert_eq!(feed.reported.gaps, [(2, 1)]);
     // The slower line's heartbeat shows earlier that both lines lack message 3.
     feed.packet(0, 2 * beat_us, &mold(1, 4, 0));
     feed.packet(1, 2 * beat_us + 3_000, &mold(1, 4, 0));
     feed.poll(2 * beat_us + 4_999);
-    assert_eq!(feed.told.gaps, [(2, 1)], "the reorder of the slower line");
+    assert_eq!(
+        feed.reported.gaps,
+        [(2, 1)],
+        "the reorder of the slower line"
+    );
     feed.poll(2 * beat_us + 5_000);
-    assert_eq!(feed.told.gaps, [(2, 1), (3, 1)]);
+    assert_eq!(feed.reported.gaps, [(2, 1), (3, 1)]);
 }
 
 #[test]
@@ -443,7 +458,10 @@ fn slower_lines_copy_in_a_lull_fills_a_loss_without_a_gap() {
     feed.packet(0, 1_000_000, &mold(1, 4, 0));
     feed.packet(1, 1_009_000, &mold(1, 3, 1));
     feed.poll(2_000_000);
-    assert_eq!((feed.sequences(), feed.told.gaps), (vec![1, 2, 3], vec![]));
+    assert_eq!(
+        (feed.sequences(), feed.reported.gaps),
+        (vec![1, 2, 3], vec![])
+    );
 }
 
 /// Returns a packet of these messages.
@@ -463,24 +481,31 @@ fn conflicts(feed: &Feed) -> Vec<u64> {
         Incident::Conflicting { messages } => Some(*messages),
         _ => None,
     };
-    feed.told.incidents.iter().filter_map(of_incident).collect()
+    feed.reported
+        .incidents
+        .iter()
+        .filter_map(of_incident)
+        .collect()
 }
 
 #[test]
 fn all_messages_are_compared_between_lines() {
-    let told = |lines: usize, packets: &[(usize, Vec<u8>)]| {
+    let reported = |lines: usize, packets: &[(usize, Vec<u8>)]| {
         let mut feed = Feed::new(lines, Holding::live(2_000, 10_000));
         for (line, packet) in packets {
             feed.packet(*line, 0, packet);
         }
-        feed.arbiter.finish(&mut feed.told);
+        feed.arbiter.finish(&mut feed.reported);
         conflicts(&feed)
     };
     let all = (0, of(1, &["a", "b", "c", "d"]));
     let a = |packets: &[(usize, Vec<u8>)]| {
         let lines = [&[all.clone()], packets].concat();
-        assert!(told(1, &lines).is_empty(), "one line may repeat at will");
-        told(2, &lines)
+        assert!(
+            reported(1, &lines).is_empty(),
+            "one line may repeat at will"
+        );
+        reported(2, &lines)
     };
     assert_eq!(a(&[(1, of(1, &["a", "b", "c", "d"]))]), [0; 0]);
     assert_eq!(a(&[(1, of(1, &["a", "b", "c", "x"]))]), [1], "the last");
@@ -547,7 +572,7 @@ fn restart_of_session_being_left_does_not_hit_the_next() {
     let change = Incident::SessionChange { next };
     let (from, missing) = (SourcePosition::new(0, 2), 2);
     let gap = Incident::Gap { from, missing };
-    assert_eq!(feed.told.incidents, [gap, change]);
+    assert_eq!(feed.reported.incidents, [gap, change]);
 }
 
 #[test]
@@ -560,7 +585,7 @@ fn messages_cut_off_are_missing_on_their_line() {
         feed.packet(0, 0, &cut);
         feed.packet(0, 0, &mold(1, 10, 1));
         let missing = 8 - u64::from(whole);
-        assert_eq!(feed.told.gaps, [(2 + u64::from(whole), missing)]);
+        assert_eq!(feed.reported.gaps, [(2 + u64::from(whole), missing)]);
         assert_eq!(feed.arbiter.line(0).missing, missing, "{whole} whole");
     }
 }
@@ -572,7 +597,7 @@ fn packet_around_the_first_leaves_nothing_missing() {
         for (first, messages) in first.iter().copied().chain([(8, 12), (20, 1)]) {
             feed.packet(0, 0, &mold(1, first, messages));
         }
-        feed.arbiter.finish(&mut feed.told);
+        feed.arbiter.finish(&mut feed.reported);
         assert_eq!(feed.sequences(), (8..=20).collect::<Vec<_>>());
         assert_eq!(feed.arbiter.line(0).missing, 0, "{first:?}");
     }
@@ -587,11 +612,11 @@ fn packet_behind_many_holes_waits_no_longer_than_skew() {
     for first in [3, 5, 7] {
         feed.packet(0, 100, &mold(1, first, 1));
     }
-    feed.arbiter.poll(Nanos::from_us(1_099), &mut feed.told);
+    feed.arbiter.poll(Nanos::from_us(1_099), &mut feed.reported);
     assert_eq!(feed.sequences(), [1]);
-    feed.arbiter.poll(Nanos::from_us(1_100), &mut feed.told);
+    feed.arbiter.poll(Nanos::from_us(1_100), &mut feed.reported);
     assert_eq!(feed.sequences(), [1, 3, 5, 7]);
-    assert_eq!(feed.told.gaps, [(2, 1), (4, 1), (6, 1)]);
+    assert_eq!(feed.reported.gaps, [(2, 1), (4, 1), (6, 1)]);
 }
 
 /// Two lines that brought message 1, with this reorder and a skew of ten milliseconds.
@@ -600,13 +625,13 @@ fn pair(reorder_us: u32) -> Feed {
     for line in 0..2 {
         feed.packet(line, 0, &mold(1, 1, 1));
     }
-    feed.told.incidents.clear();
+    feed.reported.incidents.clear();
     feed
 }
 
 impl Feed {
     fn poll(&mut self, at_us: u64) {
-        self.arbiter.poll(Nanos::from_us(at_us), &mut self.told);
+        self.arbiter.poll(Nanos::from_us(at_us), &mut self.reported);
     }
 }
 
@@ -619,7 +644,7 @@ fn hole_closes_when_both_lines_passed_it() {
     assert_eq!(feed.sequences(), [1]);
     feed.poll(150);
     assert_eq!(feed.sequences(), [1, 3]);
-    assert_eq!(feed.told.gaps, [(2, 1)]);
+    assert_eq!(feed.reported.gaps, [(2, 1)]);
 }
 
 #[test]
@@ -632,18 +657,18 @@ fn silent_line_is_not_awaited() {
     assert_eq!(feed.sequences(), [1, 2]);
     feed.poll(40_200);
     assert_eq!(feed.sequences(), [1, 2, 4]);
-    assert_eq!(feed.told.gaps, [(3, 1)]);
+    assert_eq!(feed.reported.gaps, [(3, 1)]);
 }
 
 #[test]
 fn line_that_stops_and_returns_is_told_once_each() {
     let mut feed = pair(100);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for (line, at_us) in [(0, 1), (0, 3_500_000), (0, 3_500_001), (0, 3_500_002)] {
         feed.packet(line, at_us, &mold(1, 2, 0));
-        told.push(feed.told.incidents.len());
+        reported.push(feed.reported.incidents.len());
     }
-    assert_eq!(told, [0, 0, 1, 1], "after the packet that shows it");
+    assert_eq!(reported, [0, 0, 1, 1], "after the packet that shows it");
     assert!(feed.arbiter.line(1).is_stopped && !feed.arbiter.line(0).is_stopped);
     feed.packet(1, 3_500_003, &mold(1, 2, 0));
     feed.packet(1, 3_500_004, &mold(1, 2, 0));
@@ -651,7 +676,7 @@ fn line_that_stops_and_returns_is_told_once_each() {
         Incident::LineStopped { line: 1 },
         Incident::LineBack { line: 1 },
     );
-    assert_eq!(feed.told.incidents, [stopped, back]);
+    assert_eq!(feed.reported.incidents, [stopped, back]);
     assert!(!feed.arbiter.line(1).is_stopped);
 }
 
@@ -674,7 +699,7 @@ fn queue_beyond_its_bound_closes_the_hole_at_once() {
         assert_eq!(feed.arbiter.held_packets(), 3);
         feed.packet(0, 0, &mold(1, 6, 1));
         assert_eq!(feed.sequences(), [1, 3, 4, 5, 6], "{bytes_max}");
-        assert_eq!(feed.told.gaps, [(2, 1)]);
+        assert_eq!(feed.reported.gaps, [(2, 1)]);
         assert_eq!(feed.arbiter.held_packets(), 0);
     }
 }
@@ -686,10 +711,10 @@ fn packet_that_waited_counts_what_came_before_it() {
         feed.packet(0, 0, &mold(1, first, messages));
     }
     assert_eq!(feed.arbiter.line(0).duplicates, 0);
-    feed.arbiter.finish(&mut feed.told);
+    feed.arbiter.finish(&mut feed.reported);
     assert_eq!(feed.sequences(), [1, 4, 5, 6, 7, 8]);
     assert_eq!(feed.arbiter.line(0).duplicates, 2, "5 and 6");
-    assert_eq!(feed.told.gaps, [(2, 2)]);
+    assert_eq!(feed.reported.gaps, [(2, 2)]);
 }
 
 #[test]
@@ -706,12 +731,12 @@ fn source_begins_with_a_known_message_or_an_exact_packet() {
         let known: fn(&[u8]) -> bool = if is_known { |_| true } else { |_| false };
         let lines = Lines::default();
         let mut arbiter = Arbiter::new(MoldUdp64::new(known), lines, false);
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let packet = Packet {
             received_at: Nanos(1),
             payload: packet,
         };
-        arbiter.packet(0, Nanos(1), packet, &mut told);
+        arbiter.packet(0, Nanos(1), packet, &mut reported);
         assert_eq!(arbiter.session().is_some(), begins, "{is_known}");
     }
 }
@@ -726,8 +751,8 @@ fn next_session_is_numbered_or_not_as_its_first_packet() {
         }
         feed.poll(10_000_000);
         feed.packet(0, 10_000_001, &mold(2, 0, 1));
-        feed.arbiter.finish(&mut feed.told);
-        let of_next = feed.told.messages.len() - 2;
+        feed.arbiter.finish(&mut feed.reported);
+        let of_next = feed.reported.messages.len() - 2;
         assert_eq!(of_next, delivered, "{numbers:?}");
     }
 }
@@ -771,7 +796,7 @@ fn line_beyond_the_last_counts_as_the_last() {
     feed.packet(9, 0, &mold(1, 2, 1));
     assert_eq!(feed.arbiter.line(1).first, 1);
     assert!(matches!(
-        feed.told.incidents[..],
+        feed.reported.incidents[..],
         [Incident::Malformed { .. }]
     ));
 }
@@ -787,7 +812,7 @@ fn foreign_packet_names_its_line_and_sender() {
             },
             false,
         ),
-        told: Told::default(),
+        reported: Reported::default(),
     };
     let sender = [10, 0, 0, 1].into();
     feed.arbiter.set_sender(1, sender);
@@ -796,8 +821,8 @@ fn foreign_packet_names_its_line_and_sender() {
     foreign[last] = b'x';
     feed.packet(0, 0, &mold(1, 1, 1));
     feed.packet(1, 0, &foreign);
-    let [Incident::Foreign { origin, .. }] = feed.told.incidents[..] else {
-        panic!("{:?}", feed.told.incidents);
+    let [Incident::Foreign { origin, .. }] = feed.reported.incidents[..] else {
+        panic!("{:?}", feed.reported.incidents);
     };
     assert_eq!((origin.line, origin.sender), (1, Some(sender)));
     let foreign = [0, 1].map(|line| feed.arbiter.line(line).foreign);
@@ -816,18 +841,18 @@ fn restart_after_resumption_waits_for_stragglers() {
         for at_us in [0, 100_000] {
             feed.packet(0, at_us, &mold(1, first, messages));
         }
-        assert!(feed.told.messages.is_empty(), "the slower line's rest");
+        assert!(feed.reported.messages.is_empty(), "the slower line's rest");
         assert_eq!(feed.arbiter.line(0).duplicates, 6);
         feed.packet(0, 100_001, &mold(1, first, messages));
         let next = SourcePosition::new(5, 1);
-        let incidents = &feed.told.incidents;
+        let incidents = &feed.reported.incidents;
         let reset = Incident::SequenceReset { next };
         assert!(incidents.contains(&reset), "{first}: {incidents:?}");
         assert_eq!(feed.arbiter.line(0).first, 0, "messages before are awaited");
-        feed.arbiter.finish(&mut feed.told);
+        feed.arbiter.finish(&mut feed.reported);
         let all: Vec<_> = (first..first + u64::from(messages)).collect();
         assert_eq!(feed.sequences(), all);
-        assert_eq!(feed.told.gaps[1], (1, first - 1));
+        assert_eq!(feed.reported.gaps[1], (1, first - 1));
     }
 }
 

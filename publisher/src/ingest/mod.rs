@@ -489,7 +489,9 @@ impl Input {
                     .source_kernel_dropped
                     .set(sum(|it| it.buffer_drops));
                 counters.source_oversize.set(sum(|it| it.oversize));
-                counters.source_strangers.set(sum(|it| it.strangers));
+                counters
+                    .source_unknown_senders
+                    .set(sum(|it| it.unknown_senders));
                 self.shared.set_foreign(&live.foreign);
             }
             Packets::Records(_) => {}

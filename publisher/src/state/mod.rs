@@ -120,7 +120,7 @@ tickcast_reliability::counters! {
         /// Packets that exceed the receive buffers.
         source_oversize,
         /// Packets from addresses that the config does not name.
-        source_strangers,
+        source_unknown_senders,
         /// Errors that ended the source early.
         source_errors,
         /// 1 if the source has ended (a gauge).

@@ -64,16 +64,16 @@ pub fn moldudp64(bytes: &[u8]) {
     mold.finish(&mut followed);
     followed.reached(&mold);
     assert_eq!(mold.held_packets(), 0, "nothing waits beyond the end");
-    let mut told = Tally::default();
+    let mut reported = Tally::default();
     for (line, arrived) in arrived.iter().take(lines).enumerate() {
         let stats = mold.line(line);
         assert_balance(&stats, *arrived);
-        told.read += stats.first;
-        told.old += stats.late + stats.duplicates;
+        reported.read += stats.first;
+        reported.old += stats.late + stats.duplicates;
     }
     assert_eq!(
-        (told.read, told.old),
-        (followed.told.read, followed.told.old)
+        (reported.read, reported.old),
+        (followed.reported.read, followed.reported.old)
     );
 }
 
@@ -127,7 +127,7 @@ struct Followed {
     /// Where the next message stands.
     next: Option<SourcePosition>,
     arrived: Arrivals,
-    told: Tally,
+    reported: Tally,
 }
 
 impl Followed {
@@ -149,7 +149,7 @@ impl Listen<MoldUdp64> for Followed {
     fn message(&mut self, position: SourcePosition, message: &[u8]) {
         assert_eq!(position, *self.next.get_or_insert(position), "a message");
         self.next = Some(beyond(position, 1));
-        self.told.read += 1;
+        self.reported.read += 1;
         assert!(
             self.arrived.take(position.sequence(), message),
             "{position} never arrived"
@@ -170,7 +170,7 @@ impl Listen<MoldUdp64> for Followed {
             }
             Incident::Duplicate { messages } | Incident::Late { messages } => {
                 assert!(messages > 0);
-                self.told.old += messages;
+                self.reported.old += messages;
             }
             _ => {}
         }
@@ -220,7 +220,7 @@ pub fn itch(bytes: &[u8]) {
             decoder.packet(packet, &mut checks);
         }
         match is_file {
-            true => assert_eq!(checks.told.read + checks.empty, sequence, "one message"),
+            true => assert_eq!(checks.reported.read + checks.empty, sequence, "one message"),
             false => checks.packet_is_over(held.readable().len() as u64, &decoder),
         }
         assert!(decoder.orders().len() <= orders_max, "the table is bounded");
@@ -229,8 +229,8 @@ pub fn itch(bytes: &[u8]) {
     if options & 4 == 0 {
         checks.is_over(&decoder);
     }
-    let told = checks.delivered + checks.unknown + checks.short;
-    assert_eq!(decoder.counts().total(), told, "counted by type");
+    let reported = checks.delivered + checks.unknown + checks.short;
+    assert_eq!(decoder.counts().total(), reported, "counted by type");
 }
 
 /// Runs `Checks` on segments of TOPS.
@@ -273,8 +273,8 @@ fn iex(bytes: &[u8], protocol: u16) {
     }
     decoder.finish(&mut checks);
     checks.is_over(&decoder);
-    let told = checks.delivered + checks.unknown;
-    assert_eq!(decoder.counts().total(), told, "counted by type");
+    let reported = checks.delivered + checks.unknown;
+    assert_eq!(decoder.counts().total(), reported, "counted by type");
 }
 
 /// Invariants of every decoder:
@@ -296,7 +296,7 @@ struct Checks {
     /// Number of empty messages.
     empty: u64,
     /// Messages that were reported.
-    told: Tally,
+    reported: Tally,
     /// Number of whole messages of all packets that can be read.
     arrived: u64,
     /// Totals of messages: delivered, of unknown type, and shorter than their type.
@@ -324,12 +324,12 @@ impl Checks {
 
     /// Compares a line's counts with what was reported.
     fn compare(&self, line: &LineStats) {
-        assert_eq!(line.late + line.duplicates, self.told.old, "{line:?}");
-        let silent = line.first.checked_sub(self.told.read);
+        assert_eq!(line.late + line.duplicates, self.reported.old, "{line:?}");
+        let silent = line.first.checked_sub(self.reported.read);
         assert!(
             silent.is_some_and(|silent| silent <= self.empty),
             "{line:?}, {:?}",
-            self.told
+            self.reported
         );
     }
 
@@ -345,7 +345,7 @@ impl Checks {
 
     /// Counts a reported, unreadable message, which also has a position.
     fn could_not_be_read(&mut self) {
-        self.told.read += 1;
+        self.reported.read += 1;
         self.next = self.next.map(|next| beyond(next, 1));
     }
 }
@@ -356,7 +356,7 @@ impl Sink for Checks {
         let last = self.last.replace(position);
         assert!(last < Some(position), "{position} after {last:?}");
         (self.next, self.is_new) = (Some(beyond(position, 1)), false);
-        self.told.read += 1;
+        self.reported.read += 1;
         self.delivered += 1;
         assert!(!batch.is_empty(), "a message becomes at least one record");
         let mut records = Records::check(batch.bytes(), batch.len()).expect("records of the wire");
@@ -389,9 +389,9 @@ impl Sink for Checks {
             }
             Incident::Duplicate { messages } => {
                 assert!(messages > 0);
-                self.told.old += messages;
+                self.reported.old += messages;
             }
-            Incident::Late { messages } => self.told.old += messages,
+            Incident::Late { messages } => self.reported.old += messages,
             Incident::UnknownMessage { .. } => {
                 self.unknown += 1;
                 self.could_not_be_read();
@@ -399,7 +399,7 @@ impl Sink for Checks {
             Incident::UnreadableMessage { position, .. } => {
                 self.reaches(position);
                 (self.next, self.is_new) = (Some(beyond(position, 1)), false);
-                self.told.read += 1;
+                self.reported.read += 1;
                 self.short += 1;
             }
             _ => {}

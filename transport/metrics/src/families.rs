@@ -333,7 +333,7 @@ pub static PUBLISHER: Part = Part {
                 ("source_unrecognised_packets", "unrecognised"),
                 ("source_kernel_dropped", "kernel_dropped"),
                 ("source_oversize", "oversize"),
-                ("source_strangers", "stranger"),
+                ("source_unknown_senders", "stranger"),
             ],
         ),
         by(
@@ -423,11 +423,8 @@ pub static STANDBY: Part = Part {
         one("written_sequence", "written_sequence"),
         one("written_lag_sequences", "written_lag_sequences"),
         one("written_datagrams_total", "written_datagrams"),
-        one("written_first_datagrams_total", "written_first_datagrams"),
-        one(
-            "written_skipped_sequences_total",
-            "written_skipped_sequences",
-        ),
+        one("inbox_first_datagrams_total", "inbox_first_datagrams"),
+        one("inbox_skipped_sequences_total", "inbox_skipped_sequences"),
         one("inbox_torn_slots_total", "inbox_torn"),
         one("holes_total", "holes"),
     ],

@@ -103,8 +103,11 @@ fn words(record: RecordRef<'_>) -> String {
     }
 }
 
-fn all_words(told: &Recorded) -> Vec<String> {
-    let records = told.messages.iter().flat_map(|(_, batch)| batch.records());
+fn all_words(reported: &Recorded) -> Vec<String> {
+    let records = reported
+        .messages
+        .iter()
+        .flat_map(|(_, batch)| batch.records());
     records.map(words).collect()
 }
 
@@ -112,22 +115,22 @@ fn all_words(told: &Recorded) -> Vec<String> {
 fn fixture(name: &str) -> Option<Recorded> {
     let path = data_dir()?.join("nasdaq-itch50-moldudp64").join(name);
     let mut capture = Capture::open(path).unwrap();
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     while let Some(datagram) = capture.next().unwrap() {
-        decoder.packet(datagram.packet(), &mut told);
+        decoder.packet(datagram.packet(), &mut reported);
     }
-    Some(told)
+    Some(reported)
 }
 
 macro_rules! fixtures {
     ($($test:ident: $file:literal, $unknown:literal orders unknown, [$($words:literal),+ $(,)?];)+) => {$(
         #[test]
         fn $test() {
-            let Some(told) = fixture(concat!("Nasdaq.Equities.TotalView.Itch.v5.0", $file)) else {
+            let Some(reported) = fixture(concat!("Nasdaq.Equities.TotalView.Itch.v5.0", $file)) else {
                 return;
             };
-            assert_eq!(all_words(&told), [$($words),+]);
-            assert_eq!(told.incidents, vec![Incident::UnknownOrder; $unknown]);
+            assert_eq!(all_words(&reported), [$($words),+]);
+            assert_eq!(reported.incidents, vec![Incident::UnknownOrder; $unknown]);
         }
     )+};
 }
@@ -308,9 +311,11 @@ fixtures! {
 #[test]
 fn real_packets_keep_sequence_and_capture_time() {
     let name = "Nasdaq.Equities.TotalView.Itch.v5.0_AddOrderNoMpidAttributionMessage.pcap";
-    let Some(told) = fixture(name) else { return };
-    assert_eq!(told.positions(), [(0, 14_757_721)]);
-    let add = &told.all::<MboMsg>()[0];
+    let Some(reported) = fixture(name) else {
+        return;
+    };
+    assert_eq!(reported.positions(), [(0, 14_757_721)]);
+    let add = &reported.all::<MboMsg>()[0];
     assert_eq!(add.sequence, 14_757_721);
     // The capture's stamp has nanoseconds: 13:30:00 UTC and 59,094 ns.
     assert_eq!(add.ts_recv, 1_692_711_000_000_059_094);
@@ -322,8 +327,13 @@ fn real_packets_keep_sequence_and_capture_time() {
 #[test]
 fn unnumbered_converter_packets_are_all_delivered() {
     let name = "Nasdaq.Equities.TotalView.Itch.v5.0.20230822_OrderDelete.pcap";
-    let Some(told) = fixture(name) else { return };
-    assert_eq!(told.positions(), [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]);
+    let Some(reported) = fixture(name) else {
+        return;
+    };
+    assert_eq!(
+        reported.positions(),
+        [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
+    );
 }
 
 // Hand-made messages. All fields differ, so that none can be confused with another.
@@ -356,23 +366,23 @@ fn add(reference: u64, side: u8, shares: u32, price: u32) -> Vec<u8> {
 
 /// Decodes messages of one stream, the first one at sequence 1.
 fn decode(messages: &[Vec<u8>]) -> Recorded {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     for (n, message) in messages.iter().enumerate() {
         decoder.message(
             SourcePosition::new(0, n as u64 + 1),
             RECEIVED,
             message,
-            &mut told,
+            &mut reported,
         );
     }
     assert_eq!(decoder.counts().total(), messages.len() as u64);
-    told
+    reported
 }
 
 /// Returns the last record of these messages as text, without instrument and time.
 fn last_words(messages: &[Vec<u8>]) -> Vec<String> {
-    let told = decode(messages);
-    let records = told.messages.last().unwrap().1.records();
+    let reported = decode(messages);
+    let records = reported.messages.last().unwrap().1.records();
     let locate = u16::from_be_bytes([messages[0][1], messages[0][2]]);
     let head = format!("{locate} {TIME} ");
     records
@@ -395,12 +405,12 @@ fn adds_say_everything_of_the_order() {
 
 #[test]
 fn symbol_is_named_once_never_after_directory() {
-    let told = decode(&[add(1, b'B', 1, 1), add(2, b'B', 1, 1)]);
-    assert_eq!(told.all::<SymbolMappingMsg>().len(), 1);
-    let mapping = &told.all::<SymbolMappingMsg>()[0];
+    let reported = decode(&[add(1, b'B', 1, 1), add(2, b'B', 1, 1)]);
+    assert_eq!(reported.all::<SymbolMappingMsg>().len(), 1);
+    let mapping = &reported.all::<SymbolMappingMsg>()[0];
     assert_eq!((mapping.hd.instrument_id, mapping.start_ts), (7, MIDNIGHT));
-    let told = decode(&[directory(), add(1, b'B', 1, 1)]);
-    assert!(told.all::<SymbolMappingMsg>().is_empty());
+    let reported = decode(&[directory(), add(1, b'B', 1, 1)]);
+    assert!(reported.all::<SymbolMappingMsg>().is_empty());
 }
 
 fn directory() -> Vec<u8> {
@@ -414,8 +424,8 @@ fn directory() -> Vec<u8> {
 
 #[test]
 fn itch_directory_message_defines_instrument() {
-    let told = decode(&[directory()]);
-    let definition = &told.all::<InstrumentDefMsg>()[0];
+    let reported = decode(&[directory()]);
+    let definition = &reported.all::<InstrumentDefMsg>()[0];
     assert_eq!(definition.raw_symbol().unwrap(), "ZVZZT");
     assert_eq!(definition.min_lot_size_round_lot, 100);
     assert_eq!(definition.min_trade_vol, 100, "only round lots trade");
@@ -448,9 +458,9 @@ fn execution_is_trade_fill_cancel_with_one_last() {
         ],
         "the aggressor is on the other side"
     );
-    let told = decode(&[sell.clone(), execute(300), execute(1)]);
+    let reported = decode(&[sell.clone(), execute(300), execute(1)]);
     assert_eq!(
-        told.incidents,
+        reported.incidents,
         [Incident::UnknownOrder],
         "a filled order is gone"
     );
@@ -520,9 +530,9 @@ fn cancels_deletes_and_replaces_follow_the_order() {
         ["CB 10 400@1234700 last"],
         "the new order has the old one's side"
     );
-    let told = decode(&[buy, replace, delete]);
+    let reported = decode(&[buy, replace, delete]);
     assert_eq!(
-        told.incidents,
+        reported.incidents,
         [Incident::UnknownOrder],
         "the old order is gone"
     );
@@ -631,7 +641,7 @@ fn trading_state_message_is_decoded_as_status() {
 
 #[test]
 fn venue_message_is_decoded_for_instrument_zero() {
-    let told = |kind, body: &[&[u8]]| last_words(&[message(kind, 0, body)]);
+    let reported = |kind, body: &[&[u8]]| last_words(&[message(kind, 0, body)]);
     for (code, words) in [
         (b"O", "None Scheduled ~~~"),
         (b"S", "PreOpen Scheduled ~~~"),
@@ -640,12 +650,12 @@ fn venue_message_is_decoded_for_instrument_zero() {
         (b"E", "PostClose Scheduled NN~"),
         (b"C", "NotAvailableForTrading Scheduled NN~"),
     ] {
-        assert_eq!(told(b'S', &[code]), [words]);
+        assert_eq!(reported(b'S', &[code]), [words]);
     }
-    assert_eq!(told(b'W', &[b"2"]), ["Halt MarketWideHaltLevel2 N~~"]);
+    assert_eq!(reported(b'W', &[b"2"]), ["Halt MarketWideHaltLevel2 N~~"]);
     let levels = [465_012_345_678_u64, 435_000_000_000, 400_000_000_001].map(u64::to_be_bytes);
     assert_eq!(
-        told(b'V', &[&levels[0], &levels[1], &levels[2]]),
+        reported(b'V', &[&levels[0], &levels[1], &levels[2]]),
         [
             "MwcbLevel1 4650123456780e-9 -",
             "MwcbLevel2 43500000 -",
@@ -681,21 +691,21 @@ fn auction_and_participant_messages_become_statistics() {
         ]
     );
     let release = 36_000_u32.to_be_bytes();
-    let (words, told) = stats(b'K', &[stock, &release, b"A", &b]);
+    let (words, reported) = stats(b'K', &[stock, &release, b"A", &b]);
     assert_eq!(words, ["VenueSpecificPrice1 22 65"]);
-    let stat = &told.all::<StatMsg>()[0];
+    let stat = &reported.all::<StatMsg>()[0];
     assert_eq!(stat.ts_ref, MIDNIGHT + 36_000_000_000_000);
     assert_eq!(
         (stat.update_action, stat.stat_flags, stat.sequence),
         (1, b'K', 1)
     );
-    let (_, told) = stats(b'K', &[stock, &[0; 4], b"C", &b]);
-    let stat = &told.all::<StatMsg>()[0];
+    let (_, reported) = stats(b'K', &[stock, &[0; 4], b"C", &b]);
+    let stat = &reported.all::<StatMsg>()[0];
     assert_eq!((stat.ts_ref, stat.update_action), (UNDEF_TIMESTAMP, 2));
-    let (words, told) = stats(b'L', &[b"NITE", stock, b"YNA"]);
+    let (words, reported) = stats(b'L', &[b"NITE", stock, b"YNA"]);
     assert_eq!(words, ["VenueSpecificVolume1 - NITEYNA"]);
     assert_eq!(
-        told.all::<StatMsg>()[0].quantity.to_be_bytes(),
+        reported.all::<StatMsg>()[0].quantity.to_be_bytes(),
         *b"\0NITEYNA"
     );
     let (words, _) = stats(b'N', &[stock, b"A"]);
@@ -717,8 +727,8 @@ fn direct_listing_prices_map_to_separate_fields() {
         &upper,
     ];
     let listing = message(b'O', 7, &body);
-    let told = decode(std::slice::from_ref(&listing));
-    let record = &told.all::<ImbalanceMsg>()[0];
+    let reported = decode(std::slice::from_ref(&listing));
+    let record = &reported.all::<ImbalanceMsg>()[0];
     assert_eq!(record.ind_match_price, 3_300_000);
     assert_eq!(
         (record.lower_collar, record.upper_collar),
@@ -765,24 +775,27 @@ const LENGTHS: [(u8, usize); 23] = [
 fn types_are_read_by_length_longer_not_shorter() {
     for (kind, len) in LENGTHS {
         let whole = [&[kind][..], &vec![b'B'; len - 1]].concat();
-        let told = decode(std::slice::from_ref(&whole));
-        assert_eq!(told.messages.len(), 1, "{}", char::from(kind));
+        let reported = decode(std::slice::from_ref(&whole));
+        assert_eq!(reported.messages.len(), 1, "{}", char::from(kind));
         let longer = [&whole[..], b"appended"].concat();
         assert_eq!(
             all_words(&decode(&[longer])),
-            all_words(&told),
+            all_words(&reported),
             "{}",
             char::from(kind)
         );
-        let told = decode(&[whole[..len - 1].to_vec()]);
-        assert!(told.messages.is_empty());
-        let [Incident::UnreadableMessage { position, .. }] = told.incidents[..] else {
-            panic!("{:?}", told.incidents);
+        let reported = decode(&[whole[..len - 1].to_vec()]);
+        assert!(reported.messages.is_empty());
+        let [Incident::UnreadableMessage { position, .. }] = reported.incidents[..] else {
+            panic!("{:?}", reported.incidents);
         };
         assert_eq!(position, SourcePosition::new(0, 1));
     }
-    let told = decode(&[b"z-unknown".to_vec()]);
-    assert_eq!(told.incidents, [Incident::UnknownMessage { kind: b'z' }]);
+    let reported = decode(&[b"z-unknown".to_vec()]);
+    assert_eq!(
+        reported.incidents,
+        [Incident::UnknownMessage { kind: b'z' }]
+    );
 }
 
 #[test]
@@ -835,14 +848,14 @@ fn message_bytes_survive_read_and_write() {
 
 #[test]
 fn unknown_receive_time_flags_records() {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     decoder.message(
         SourcePosition::new(0, 1),
         Nanos::ZERO,
         &add(1, b'B', 1, 1),
-        &mut told,
+        &mut reported,
     );
-    let record = &told.all::<MboMsg>()[0];
+    let record = &reported.all::<MboMsg>()[0];
     assert_eq!(
         (record.ts_recv, record.ts_in_delta),
         (record.hd.ts_event, 0)
@@ -852,7 +865,7 @@ fn unknown_receive_time_flags_records() {
 
 #[test]
 fn unknown_day_leaves_venue_times_undefined() {
-    let (mut decoder, mut told) = (
+    let (mut decoder, mut reported) = (
         ItchDecoder::new(ItchSettings::default()),
         Recorded::default(),
     );
@@ -860,15 +873,15 @@ fn unknown_day_leaves_venue_times_undefined() {
         SourcePosition::new(0, 1),
         Nanos::ZERO,
         &add(1, b'B', 1, 1),
-        &mut told,
+        &mut reported,
     );
     decoder.message(
         SourcePosition::new(0, 2),
         RECEIVED,
         &add(2, b'B', 1, 1),
-        &mut told,
+        &mut reported,
     );
-    let records = told.all::<MboMsg>();
+    let records = reported.all::<MboMsg>();
     let times = |m: &MboMsg| (m.hd.ts_event, m.ts_in_delta);
     assert_eq!(times(&records[0]), (UNDEF_TIMESTAMP, 0));
     assert_eq!(records[1].hd.ts_event, MIDNIGHT + TIME);
@@ -880,28 +893,28 @@ fn full_order_table_refuses_and_orders_are_unknown() {
         orders_max: 1,
         ..ItchSettings::default()
     };
-    let (mut decoder, mut told) = (ItchDecoder::new(settings), Recorded::default());
+    let (mut decoder, mut reported) = (ItchDecoder::new(settings), Recorded::default());
     decoder.message(
         SourcePosition::new(0, 1),
         RECEIVED,
         &add(1, b'B', 1, 1),
-        &mut told,
+        &mut reported,
     );
     decoder.message(
         SourcePosition::new(0, 2),
         RECEIVED,
         &add(2, b'B', 1, 1),
-        &mut told,
+        &mut reported,
     );
     assert_eq!((decoder.orders().len(), decoder.orders().refused()), (1, 1));
     decoder.message(
         SourcePosition::new(0, 3),
         RECEIVED,
         &message(b'D', 7, &[&2_u64.to_be_bytes()]),
-        &mut told,
+        &mut reported,
     );
-    assert_eq!(told.incidents, [Incident::UnknownOrder]);
-    assert_eq!(told.all::<MboMsg>()[2].size, UNDEF_ORDER_SIZE);
+    assert_eq!(reported.incidents, [Incident::UnknownOrder]);
+    assert_eq!(reported.all::<MboMsg>()[2].size, UNDEF_ORDER_SIZE);
 }
 
 /// Returns a packet of one message.
@@ -916,7 +929,7 @@ fn packet(session: u8, sequence: u64, message: &[u8]) -> Vec<u8> {
 
 #[test]
 fn trade_date_of_next_session_can_be_set() {
-    let (mut decoder, mut told) = (
+    let (mut decoder, mut reported) = (
         ItchDecoder::new(ItchSettings::default()),
         Recorded::default(),
     );
@@ -927,7 +940,7 @@ fn trade_date_of_next_session_can_be_set() {
                 received_at,
                 payload,
             },
-            &mut told,
+            &mut reported,
         );
     };
     let day = 86_400_000_000_000;
@@ -937,7 +950,7 @@ fn trade_date_of_next_session_can_be_set() {
     decoder.set_trade_date(TradeDate::Fixed(date(2023, 8, 25)));
     send(&mut decoder, b'1', 3, RECEIVED);
     send(&mut decoder, b'2', 1, RECEIVED);
-    let times: Vec<_> = told.all::<MboMsg>();
+    let times: Vec<_> = reported.all::<MboMsg>();
     let times: Vec<_> = times.iter().map(|m| m.hd.ts_event).collect();
     let first = MIDNIGHT + TIME;
     assert_eq!(times, [first, first, first, first + 3 * day]);
@@ -945,7 +958,7 @@ fn trade_date_of_next_session_can_be_set() {
 
 #[test]
 fn another_session_begins_with_an_empty_book() {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     for bytes in [
         packet(b'1', 1, &add(1, b'B', 1, 1)),
         packet(b'2', 1, &add(2, b'B', 1, 1)),
@@ -955,17 +968,17 @@ fn another_session_begins_with_an_empty_book() {
                 received_at: RECEIVED,
                 payload: &bytes,
             },
-            &mut told,
+            &mut reported,
         );
     }
     assert!(matches!(
-        told.incidents[..],
+        reported.incidents[..],
         [Incident::SessionChange { .. }]
     ));
-    assert_eq!(told.positions(), [(0, 1), (1, 1)]);
+    assert_eq!(reported.positions(), [(0, 1), (1, 1)]);
     assert_eq!(decoder.orders().len(), 1);
     assert_eq!(
-        told.all::<SymbolMappingMsg>().len(),
+        reported.all::<SymbolMappingMsg>().len(),
         2,
         "locates are dealt anew"
     );
@@ -983,19 +996,23 @@ fn resumed_itch_decoder_knows_names_and_no_orders() {
         }
         bytes
     };
-    let take = |decoder: &mut ItchDecoder, told: &mut Recorded, payload: &[u8]| {
+    let take = |decoder: &mut ItchDecoder, reported: &mut Recorded, payload: &[u8]| {
         let received_at = RECEIVED;
         decoder.packet(
             Packet {
                 received_at,
                 payload,
             },
-            told,
+            reported,
         );
     };
-    let (mut killed, mut told) = (decoder(), Recorded::default());
+    let (mut killed, mut reported) = (decoder(), Recorded::default());
     assert_eq!(killed.session(), None);
-    take(&mut killed, &mut told, &packet(1, &[add(1, b'B', 5, 1)]));
+    take(
+        &mut killed,
+        &mut reported,
+        &packet(1, &[add(1, b'B', 5, 1)]),
+    );
     let mut resumed = decoder();
     let session = killed.session().unwrap();
     resumed.resume(&ResumePoint {
@@ -1005,21 +1022,24 @@ fn resumed_itch_decoder_knows_names_and_no_orders() {
         next_id: 1,
     });
     assert_eq!(resumed.session(), Some(session));
-    let mut told = Recorded::default();
+    let mut reported = Recorded::default();
     let delete = message(b'D', 7, &[&1_u64.to_be_bytes()]);
     let messages = [delete, add(2, b'B', 5, 1)];
-    take(&mut resumed, &mut told, &packet(4, &messages));
+    take(&mut resumed, &mut reported, &packet(4, &messages));
     let from = SourcePosition::new(0, 2);
     let missed = Incident::Gap { from, missing: 2 };
-    assert_eq!(told.incidents, [missed, Incident::UnknownOrder]);
-    assert_eq!(told.all::<MboMsg>()[0].size, UNDEF_ORDER_SIZE);
-    assert!(told.all::<SymbolMappingMsg>().is_empty(), "it has its name");
+    assert_eq!(reported.incidents, [missed, Incident::UnknownOrder]);
+    assert_eq!(reported.all::<MboMsg>()[0].size, UNDEF_ORDER_SIZE);
+    assert!(
+        reported.all::<SymbolMappingMsg>().is_empty(),
+        "it has its name"
+    );
     assert_eq!(resumed.orders().len(), 1);
 }
 
 #[test]
 fn unnumbered_packets_have_no_session_to_continue() {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     let message = add(1, b'B', 5, 1);
     let mut payload = vec![0; 18];
     payload.extend(1_u16.to_be_bytes());
@@ -1030,16 +1050,16 @@ fn unnumbered_packets_have_no_session_to_continue() {
             received_at: RECEIVED,
             payload: &payload,
         },
-        &mut told,
+        &mut reported,
     );
-    assert_eq!(told.positions(), [(0, 1)]);
+    assert_eq!(reported.positions(), [(0, 1)]);
     assert_eq!(decoder.session(), None);
 }
 
 // Whole files.
 
 fn binary_file(path: &Path) -> (ItchDecoder, Recorded, BinaryFile) {
-    let (mut decoder, mut told) = (decoder(), Recorded::default());
+    let (mut decoder, mut reported) = (decoder(), Recorded::default());
     let mut file = BinaryFile::open(path).unwrap();
     let mut sequence = 0;
     while let Some(message) = file.next().unwrap() {
@@ -1048,22 +1068,22 @@ fn binary_file(path: &Path) -> (ItchDecoder, Recorded, BinaryFile) {
             SourcePosition::new(0, sequence),
             Nanos::ZERO,
             message,
-            &mut told,
+            &mut reported,
         );
     }
-    (decoder, told, file)
+    (decoder, reported, file)
 }
 
 #[test]
 fn first_thousand_messages_of_day_are_directory() {
     let Some(data) = data_dir() else { return };
     let path = data.join("nasdaq-itch50-binaryfile/bbekele_sample.itch");
-    let (decoder, told, file) = binary_file(&path);
+    let (decoder, reported, file) = binary_file(&path);
     let counts: Vec<_> = decoder.counts().iter().collect();
     assert_eq!(counts, [(b'H', 3), (b'R', 993), (b'S', 1), (b'Y', 3)]);
     assert_eq!((file.stats().messages, file.stats().truncated), (1000, 0));
-    assert!(told.incidents.is_empty());
-    let words = all_words(&told);
+    assert!(reported.incidents.is_empty());
+    let words = all_words(&reported);
     // Read from the first bytes: 0x0a11ea0e8c43, 0x0a53a2887058 and 0x0a53a289933e.
     assert_eq!(
         words[0],
@@ -1071,7 +1091,7 @@ fn first_thousand_messages_of_day_are_directory() {
     );
     assert_eq!(words[1], format!("1 {} defines A", 0x0a53_a288_7058_u64));
     assert_eq!(words[2], format!("2 {} defines AA", 0x0a53_a289_933e_u64));
-    let second = &told.all::<InstrumentDefMsg>()[1];
+    let second = &reported.all::<InstrumentDefMsg>()[1];
     assert_eq!(second.group().unwrap(), "N NCZ PN 1NN");
     assert_eq!(
         (second.min_lot_size_round_lot, second.inst_attrib_value),
@@ -1110,7 +1130,7 @@ fn sample_without_lengths_has_all_messages() {
         (12_012, 117),
         "as the sample is known"
     );
-    let (decoder, told, file) = binary_file(&path);
+    let (decoder, reported, file) = binary_file(&path);
     assert_eq!((file.stats().messages, file.stats().truncated), (12_012, 0));
     for (kind, count) in (0..=u8::MAX).zip(by_type) {
         assert_eq!(
@@ -1121,11 +1141,11 @@ fn sample_without_lengths_has_all_messages() {
         );
     }
     assert_eq!(
-        told.messages.len(),
+        reported.messages.len(),
         12_012,
         "each becomes at least one record"
     );
-    assert_eq!(told.incidents, vec![Incident::UnknownOrder; 117]);
+    assert_eq!(reported.incidents, vec![Incident::UnknownOrder; 117]);
 }
 
 proptest! {
@@ -1135,10 +1155,10 @@ proptest! {
     fn arbitrary_itch_bytes_cause_no_panic(
         packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)
     ) {
-        let (mut decoder, mut told) = (decoder(), Recorded::default());
+        let (mut decoder, mut reported) = (decoder(), Recorded::default());
         for payload in &packets {
-            decoder.packet(Packet { received_at: RECEIVED, payload }, &mut told);
-            decoder.message(SourcePosition::new(0, 1), Nanos::ZERO, payload, &mut told);
+            decoder.packet(Packet { received_at: RECEIVED, payload }, &mut reported);
+            decoder.message(SourcePosition::new(0, 1), Nanos::ZERO, payload, &mut reported);
         }
     }
 
@@ -1163,9 +1183,9 @@ proptest! {
             payload[at] = value;
         }
         payload.truncate(cut.index(payload.len()) + 1);
-        let (mut decoder, mut told) = (decoder(), Recorded::default());
-        decoder.packet(Packet { received_at: RECEIVED, payload: &payload }, &mut told);
-        prop_assert!(told.messages.len() * 14 <= payload.len());
-        decoder.packet(Packet { received_at: RECEIVED, payload: &whole }, &mut told);
+        let (mut decoder, mut reported) = (decoder(), Recorded::default());
+        decoder.packet(Packet { received_at: RECEIVED, payload: &payload }, &mut reported);
+        prop_assert!(reported.messages.len() * 14 <= payload.len());
+        decoder.packet(Packet { received_at: RECEIVED, payload: &whole }, &mut reported);
     }
 }

@@ -14,7 +14,7 @@ use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use crate::world::{Arrival, Outage, What, World, content, us};
+use crate::world::{Arrival, Outage, PacketKind, World, content, us};
 
 /// Time between two polls.
 const POLL: Nanos = Nanos::from_us(500);
@@ -163,9 +163,9 @@ impl Arrived {
     /// Forgets the messages of a run that passed for old ones: all that came before this packet.
     fn swallow(&mut self, run: u16, before: &Arrival) {
         let (first, end) = match before.what {
-            What::Messages(_, first, end) => (first, end),
-            What::Next(_, next, _) => (next, next),
-            What::Foreign => return,
+            PacketKind::Messages(_, first, end) => (first, end),
+            PacketKind::Next(_, next, _) => (next, next),
+            PacketKind::Foreign => return,
         };
         let is_kept = |(of, sequence): &(u16, u64)| *of != run || (first..end).contains(sequence);
         self.all.retain(is_kept);
@@ -246,7 +246,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
 
 fn note(arrived: &mut Arrived, arrival: &Arrival, now: Nanos) {
     match arrival.what {
-        What::Messages(session, first, end) => {
+        PacketKind::Messages(session, first, end) => {
             for sequence in first..end {
                 arrived.all.insert((session, sequence));
                 arrived.at.entry((session, sequence)).or_insert(now);
@@ -257,8 +257,8 @@ fn note(arrived: &mut Arrived, arrival: &Arrival, now: Nanos) {
             arrived.know(now, arrival.line, session, first, end);
         }
         // The heartbeat of a session that no message has opened announces nothing yet.
-        What::Next(session, next, _) => arrived.know(now, arrival.line, session, next, next),
-        What::Foreign => {}
+        PacketKind::Next(session, next, _) => arrived.know(now, arrival.line, session, next, next),
+        PacketKind::Foreign => {}
     }
 }
 
@@ -388,11 +388,11 @@ fn at_the_end(
         return;
     }
     for line in 0..world.lines {
-        let told = checks.stopped.contains(&(line as u8));
+        let reported = checks.stopped.contains(&(line as u8));
         let silent = world.silence(line);
-        if told != (silent >= us(60_000)) && !(us(55_000)..us(75_000)).contains(&silent) {
+        if reported != (silent >= us(60_000)) && !(us(55_000)..us(75_000)).contains(&silent) {
             checks.fail(format!(
-                "line {line} was silent for {silent}, and its stop told: {told}"
+                "line {line} was silent for {silent}, and its stop told: {reported}"
             ));
         }
     }
