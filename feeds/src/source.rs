@@ -59,9 +59,12 @@ pub enum Incident {
         /// Number of messages.
         messages: u64,
     },
-    /// A packet whose first message differs from the one that another line brought under its number: the
-    /// lines are not of one feed, or one is damaged. Its messages count as duplicates.
-    Conflicting,
+    /// Messages of one packet that differ from those which another line brought under their numbers: the
+    /// lines are not of one feed, or one is damaged. They count as duplicates.
+    Conflicting {
+        /// Number of messages.
+        messages: u64,
+    },
     /// Messages that came after they were passed over; they are dropped.
     Late {
         /// Number of messages.
@@ -91,7 +94,14 @@ pub enum Incident {
         /// Position of the first message that they may have held; sequence 0 if none came before.
         from: SourcePosition,
     },
-    /// A packet or message that could not be read. Its whole part has been delivered.
+    /// A message that could not be read, of a packet that could: the message is lost.
+    UnreadableMessage {
+        /// Its position.
+        position: SourcePosition,
+        /// The fault, in one phrase.
+        reason: &'static str,
+    },
+    /// A packet that could not be read, or a message with a fault. Its whole part has been delivered.
     Malformed {
         /// The fault, in one phrase.
         reason: &'static str,

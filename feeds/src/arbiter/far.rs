@@ -2,9 +2,9 @@
 //! near them shows that the source goes on there.
 //!
 //! Time alone confirms nothing, because a stray packet may come in a pause. A packet that continues
-//! the old position on the same line voids those that wait; once the hold time is over, one on any
-//! line does. Voided packets are dropped after the hold time, and all with the end of the input. A
-//! packet that the stream comes near to before it is voided waits like any early one.
+//! the old position on the same line voids those that wait; once the slower lines are no reason for
+//! it, one on any line does. Voided packets are dropped after that time, and all with the end of the
+//! input. A packet that the stream comes near to before it is voided waits like any early one.
 
 use tickcast_reliability::types::Nanos;
 
@@ -121,7 +121,7 @@ impl<P: Protocol> Arbiter<P> {
         let is_nothing_else = self.is_joining && self.queue.is_empty();
         // The only packet of an input is its stream.
         let is_only = is_end && is_nothing_else && self.far.packets.len() == 1;
-        if self.far.is_confirmed || is_only || self.holding.session_us == 0 {
+        if self.far.is_confirmed || is_only || self.holding.stragglers() == Nanos::ZERO {
             self.go_far(out);
             self.settle(is_end, out);
         } else if is_end {
@@ -163,9 +163,9 @@ impl<P: Protocol> Arbiter<P> {
     }
 }
 
-/// Returns whether a packet has waited for the hold time.
+/// Returns whether a packet has waited for longer than the slower lines may lag.
 fn is_over(held: &Held, now: Nanos, holding: &Holding) -> bool {
-    now >= held.arrived_at.after(holding.session())
+    now >= held.arrived_at.after(holding.stragglers())
 }
 
 /// Returns whether a packet lies near the messages `first..end`.

@@ -15,8 +15,11 @@ pub struct Holding {
     pub reorder_packets: u32,
     /// The longest that one line may lag behind another, and the longest wait for a message.
     pub skew_us: u32,
-    /// The time within which a packet of the old session refutes a new one.
+    /// The time within which a packet of the old session refutes a new one. It exceeds the interval of
+    /// the venue's heartbeats, because a quiet session sends nothing else.
     pub session_us: u32,
+    /// The time within which the slower lines bring the rest of what one of them brought before.
+    pub stragglers_us: u32,
     /// A line that is silent this long while another is heard has stopped.
     pub stopped_us: u32,
     /// Early packets held at most.
@@ -32,6 +35,7 @@ impl Holding {
         reorder_packets: 0,
         skew_us: 0,
         session_us: 0,
+        stragglers_us: 0,
         stopped_us: 5_000_000,
         packets_max: 0,
         bytes_max: 0,
@@ -42,7 +46,7 @@ impl Holding {
         reorder_us: 1_000_000,
         reorder_packets: 1024,
         skew_us: 1_000_000,
-        session_us: 1_000_000,
+        stragglers_us: 1_000_000,
         ..Self::live(0, 0)
     };
 
@@ -53,7 +57,9 @@ impl Holding {
             reorder_us,
             reorder_packets: 256,
             skew_us,
-            session_us: 100_000,
+            // Two of the venues' heartbeats, one of which may be lost, and some time to arrive.
+            session_us: 2_500_000,
+            stragglers_us: 100_000,
             // Three of the venues' heartbeats, and some time to arrive.
             stopped_us: 3_500_000,
             packets_max: 4096,
@@ -75,7 +81,8 @@ impl Holding {
 
     /// Returns the time within which all lines bring what one of them brought before.
     pub(super) fn stragglers(&self) -> Nanos {
-        self.session().max(self.wait())
+        let stragglers = Nanos::from_us(self.stragglers_us.into());
+        stragglers.max(self.wait())
     }
 
     /// Returns the longest wait for one message.
@@ -113,7 +120,8 @@ mod tests {
             reorder_us: 7,
             reorder_packets: 256,
             skew_us: 9,
-            session_us: 100_000,
+            session_us: 2_500_000,
+            stragglers_us: 100_000,
             stopped_us: 3_500_000,
             packets_max: 4_096,
             bytes_max: 8_388_608,
@@ -123,7 +131,7 @@ mod tests {
             reorder_us: 1_000_000,
             reorder_packets: 1_024,
             skew_us: 1_000_000,
-            session_us: 1_000_000,
+            stragglers_us: 1_000_000,
             ..live
         };
         assert_eq!(Holding::RECORDED, recorded);
@@ -132,6 +140,7 @@ mod tests {
             reorder_packets: 0,
             skew_us: 0,
             session_us: 0,
+            stragglers_us: 0,
             stopped_us: 5_000_000,
             packets_max: 0,
             bytes_max: 0,
@@ -146,7 +155,7 @@ mod tests {
 
     #[test]
     fn waits_are_the_longer_ones() {
-        for (reorder_us, skew_us, session_us, wait, stragglers) in [
+        for (reorder_us, skew_us, stragglers_us, wait, stragglers) in [
             (1, 2, 3, 2, 3),
             (2, 1, 3, 2, 3),
             (1, 9, 3, 9, 9),
@@ -155,13 +164,14 @@ mod tests {
             let holding = Holding {
                 reorder_us,
                 skew_us,
-                session_us,
+                session_us: 77,
+                stragglers_us,
                 ..Holding::NONE
             };
             assert_eq!(holding.wait(), Nanos::from_us(wait));
             assert_eq!(holding.stragglers(), Nanos::from_us(stragglers));
             assert_eq!(holding.reorder(), Nanos::from_us(reorder_us.into()));
-            assert_eq!(holding.session(), Nanos::from_us(session_us.into()));
+            assert_eq!(holding.session(), Nanos::from_us(77));
         }
         assert_eq!(Holding::NONE.stopped(), Nanos::from_us(5_000_000));
     }

@@ -17,6 +17,7 @@
 //!   are numbered in order of arrival.
 
 mod candidate;
+mod contents;
 mod far;
 mod holding;
 mod line;
@@ -39,7 +40,7 @@ pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
-use self::recent::{Recent, sum};
+use self::recent::Recent;
 use self::refused::{refusal, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
@@ -256,7 +257,7 @@ impl<P: Protocol> Arbiter<P> {
             self.heartbeats_behind = 0;
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
             self.heard(line, &head, out);
-            self.remember(self.now, head.first, blocks.clone());
+            self.remember(self.now, head.first, packet.payload);
             return self.deliver(line, head.first, blocks, packet.received_at, head.note, out);
         }
         let arrived = Arrived {
@@ -412,21 +413,21 @@ impl<P: Protocol> Arbiter<P> {
                 self.end_at = Some(first);
             }
         } else if end <= self.next || (first < self.next && planted(ArbiterBug::OverlapDropped)) {
-            self.compare(first, blocks, out);
+            self.compare(first, arrived.payload, blocks, out);
             self.old(arrived.line, first, end.min(self.next), out);
         } else if first <= self.next {
             self.is_joining = false;
             if first < self.next {
-                self.compare(first, blocks.clone(), out);
+                self.compare(first, arrived.payload, blocks.clone(), out);
                 self.old(arrived.line, first, self.next, out);
             }
-            self.remember(self.now, first, blocks.clone());
+            self.remember(self.now, first, arrived.payload);
             let (line, received_at) = (arrived.line, arrived.received_at);
             self.deliver(line, first, blocks, received_at, head.note, out);
         } else if let Some(held) = self.queue.covers(first, end) {
-            let at = held.arrived_at;
-            let is_same = held.first != first || self.is_same(&held.bytes, blocks);
-            self.conflict_unless(is_same, out);
+            let (at, held) = (held.arrived_at, (held.first, &held.bytes[..]));
+            let messages = self.differing(first, arrived.payload, blocks, |_| Some(held));
+            self.conflict(messages, out);
             self.duplicate(arrived.line, head.count, Some(at), out);
         } else if !planted(ArbiterBug::EarlyDropped) {
             let held = self.held(arrived, first, end);
@@ -519,32 +520,11 @@ impl<P: Protocol> Arbiter<P> {
         self.lines.len() != 1
     }
 
-    /// Remembers when the next message arrived, to compare the lines.
+    /// Remembers a packet that brings the next message, to compare the lines.
     #[inline(always)]
-    fn remember(&mut self, arrived_at: Nanos, first: u64, mut blocks: P::Blocks<'_>) {
+    fn remember(&mut self, arrived_at: Nanos, first: u64, packet: &[u8]) {
         if self.has_several_lines() {
-            let sum = blocks.nth((self.next - first) as usize).map_or(0, sum);
-            self.recent.push(self.next, arrived_at, sum);
-        }
-    }
-
-    /// Reports a packet of old messages whose first one is not that which was delivered, as far as it
-    /// is remembered.
-    fn compare(&self, first: u64, mut blocks: P::Blocks<'_>, out: &mut impl Listen<P>) {
-        let known = self.recent.sum_of(first);
-        let is_same = known.is_none_or(|known| Some(known) == blocks.next().map(sum));
-        self.conflict_unless(is_same, out);
-    }
-
-    /// Returns whether a waiting packet begins with the same message as another packet.
-    fn is_same(&self, waiting: &[u8], mut blocks: P::Blocks<'_>) -> bool {
-        let waiting = self.protocol.read(waiting).ok();
-        waiting.and_then(|(_, mut blocks)| blocks.next()) == blocks.next()
-    }
-
-    fn conflict_unless(&self, is_same: bool, out: &mut impl Listen<P>) {
-        if self.has_several_lines() && !is_same {
-            out.incident(Incident::Conflicting);
+            self.recent.push(self.next, first, arrived_at, packet);
         }
     }
 
@@ -649,14 +629,14 @@ impl<P: Protocol> Arbiter<P> {
     fn release(&mut self, held: Held, out: &mut impl Listen<P>) {
         if held.first < self.next {
             if let Ok((_, blocks)) = self.protocol.read(&held.bytes) {
-                self.compare(held.first, blocks, out);
+                self.compare(held.first, &held.bytes, blocks, out);
             }
             self.old(held.line, held.first, held.end.min(self.next), out);
         }
         if held.end > self.next
             && let Ok((head, blocks)) = self.protocol.read(&held.bytes)
         {
-            self.remember(held.arrived_at, held.first, blocks.clone());
+            self.remember(held.arrived_at, held.first, &held.bytes);
             let (line, received_at) = (held.line, held.received_at);
             self.deliver(line, held.first, blocks, received_at, head.note, out);
         }

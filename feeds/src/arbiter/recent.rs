@@ -1,26 +1,60 @@
-//! Arrival times and sums of recent packets, for the skew between lines and to compare contents.
+//! The packets delivered last: when they arrived, for the skew between lines, and their bytes, to
+//! compare contents.
 
 use tickcast_reliability::types::Nanos;
 
 /// Packets remembered; a power of two.
 const LEN: usize = 4096;
+/// Bytes remembered; a power of two.
+const BYTES: usize = 1 << 21;
+
+/// A packet that was delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// The first message that the packet brought first.
+    from: u64,
+    /// The packet's first message.
+    first: u64,
+    at: Nanos,
+    /// The place of its bytes, counted from the beginning of all.
+    begin: u64,
+    len: usize,
+}
 
 /// The packets delivered last, in order of their messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent {
-    ring: Vec<(u64, Nanos, u64)>,
+    ring: Vec<Entry>,
     pushed: usize,
+    bytes: Vec<u8>,
+    /// The end of the newest packet's bytes, counted from the beginning of all.
+    written: u64,
 }
 
 impl Recent {
-    /// Remembers that the messages from `first` on arrived at `at`, and the sum of the first one.
-    #[inline]
-    pub(super) fn push(&mut self, first: u64, at: Nanos, sum: u64) {
+    /// Remembers a packet of the messages from `first` on, which brings those from `from` on first.
+    #[inline(never)]
+    pub(super) fn push(&mut self, from: u64, first: u64, at: Nanos, packet: &[u8]) {
         if self.ring.is_empty() {
-            self.ring.resize(LEN, (0, Nanos::ZERO, 0));
+            self.ring.resize(LEN, Entry::default());
+            self.bytes.resize(BYTES, 0);
         }
-        let slot = self.pushed % LEN;
-        self.ring[slot] = (first, at, sum);
+        // A packet lies in one piece.
+        let mut start = self.written as usize % BYTES;
+        if start + packet.len() > BYTES {
+            self.written += (BYTES - start) as u64;
+            start = 0;
+        }
+        let len = packet.len().min(BYTES);
+        self.bytes[start..start + len].copy_from_slice(&packet[..len]);
+        self.ring[self.pushed % LEN] = Entry {
+            from,
+            first,
+            at,
+            begin: self.written,
+            len,
+        };
+        self.written += len as u64;
         self.pushed += 1;
     }
 
@@ -30,44 +64,32 @@ impl Recent {
 
     /// Returns when the message arrived, if it is remembered.
     pub(super) fn find(&self, sequence: u64) -> Option<Nanos> {
-        self.packet_of(sequence).map(|(_, at, _)| at)
+        self.entry_of(sequence).map(|it| it.at)
     }
 
-    /// Returns the sum of a message that began a packet, if it is remembered.
-    pub(super) fn sum_of(&self, sequence: u64) -> Option<u64> {
-        let (first, _, sum) = self.packet_of(sequence)?;
-        (first == sequence).then_some(sum)
+    /// Returns the packet that would hold the message, and its first message, if its bytes are remembered.
+    pub(super) fn packet_of(&self, sequence: u64) -> Option<(u64, &[u8])> {
+        let entry = self.entry_of(sequence)?;
+        if self.written - entry.begin > BYTES as u64 {
+            return None;
+        }
+        let start = entry.begin as usize % BYTES;
+        Some((entry.first, &self.bytes[start..start + entry.len]))
     }
 
-    fn packet_of(&self, sequence: u64) -> Option<(u64, Nanos, u64)> {
+    fn entry_of(&self, sequence: u64) -> Option<&Entry> {
         let (mut low, mut high) = (self.pushed.saturating_sub(LEN), self.pushed);
         let oldest = low;
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.ring[middle % LEN].0 <= sequence {
+            if self.ring[middle % LEN].from <= sequence {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        (low > oldest).then(|| self.ring[(low - 1) % LEN])
+        (low > oldest).then(|| &self.ring[(low - 1) % LEN])
     }
-}
-
-/// Returns a sum of a message's bytes: equal messages have equal sums.
-#[inline]
-pub(super) fn sum(message: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |sum: u64, word: u64| (sum.rotate_left(5) ^ word).wrapping_mul(FACTOR);
-    let mut words = message.chunks_exact(8);
-    let all = words.by_ref().fold(message.len() as u64, |sum, word| {
-        mix(
-            sum,
-            word.first_chunk().map_or(0, |it| u64::from_le_bytes(*it)),
-        )
-    });
-    let rest = words.remainder().iter();
-    rest.fold(all, |sum, byte| mix(sum, u64::from(*byte)))
 }
 
 #[cfg(test)]
@@ -75,21 +97,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_of_messages_differ_by_any_bit_and_length() {
-        let message: Vec<u8> = (0..21).collect();
-        for at in 0..message.len() * 8 {
-            let mut other = message.clone();
-            other[at / 8] ^= 1 << (at % 8);
-            assert_ne!(sum(&message), sum(&other), "bit {at}");
-        }
-        assert_ne!(sum(&[0; 8]), sum(&[0; 9]));
-    }
-
-    #[test]
-    fn sum_is_of_the_message_that_began_a_packet() {
+    fn bytes_of_a_packet_are_kept_until_others_need_the_room() {
         let mut recent = Recent::default();
-        recent.push(10, Nanos(1), 77);
-        assert_eq!((recent.sum_of(10), recent.sum_of(11)), (Some(77), None));
+        assert_eq!(recent.packet_of(1), None);
+        let len = BYTES / 8 + 1;
+        for n in 1..=7_u8 {
+            recent.push(
+                10 * u64::from(n),
+                10 * u64::from(n) - 1,
+                Nanos(1),
+                &vec![n; len],
+            );
+            let newest = recent.packet_of(10 * u64::from(n)).expect("the newest one");
+            assert_eq!(newest, (10 * u64::from(n) - 1, &vec![n; len][..]));
+        }
+        assert_eq!(recent.packet_of(9), None, "before the first one");
+        assert_eq!(recent.packet_of(19), Some((9, &vec![1; len][..])));
+        // The eighth one does not fit behind the seventh, and takes the room of the first.
+        recent.push(80, 80, Nanos(1), &vec![8; len]);
+        assert_eq!(recent.packet_of(19), None);
+        assert_eq!(recent.packet_of(29), Some((19, &vec![2; len][..])));
+        assert_eq!(recent.find(19), Some(Nanos(1)), "its time is known longer");
+        recent.push(90, 90, Nanos(1), &vec![9; len]);
+        assert_eq!(recent.packet_of(29), None);
+        assert_eq!(recent.packet_of(95), Some((90, &vec![9; len][..])));
     }
 
     #[test]
@@ -98,7 +129,7 @@ mod tests {
         assert_eq!(recent.find(1), None);
         let packets = LEN as u64 + 10;
         for n in 1..=packets {
-            recent.push(n * 10, Nanos(n), n);
+            recent.push(n * 10, n * 10, Nanos(n), b"packet");
         }
         for n in 11..=packets {
             assert_eq!(recent.find(n * 10), Some(Nanos(n)), "first of packet {n}");
@@ -112,7 +143,7 @@ mod tests {
         assert_eq!(recent.find(u64::MAX), Some(Nanos(packets)));
         recent.clear();
         assert_eq!(recent.find(packets * 10), None);
-        recent.push(7, Nanos(1), 0);
+        recent.push(7, 7, Nanos(1), b"packet");
         assert_eq!((recent.find(6), recent.find(7)), (None, Some(Nanos(1))));
     }
 }

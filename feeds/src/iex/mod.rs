@@ -119,13 +119,11 @@ impl Normaliser {
             }
             Err(MessageError::Short { .. }) => {
                 let reason = "an IEX message is shorter than its type";
-                sink.incident(Incident::Malformed { reason });
-                return;
+                return unreadable(reason, place, sink);
             }
             Err(MessageError::Empty) => {
                 let reason = "an IEX message is empty";
-                sink.incident(Incident::Malformed { reason });
-                return;
+                return unreadable(reason, place, sink);
             }
         };
         self.tell(bytes[0], &message, place, sink);
@@ -175,6 +173,11 @@ impl Normaliser {
         self.batch.put(&mapping);
         Some(found.id)
     }
+}
+
+fn unreadable(reason: &'static str, place: &Place, sink: &mut dyn Sink) {
+    let position = place.position;
+    sink.incident(Incident::UnreadableMessage { position, reason });
 }
 
 impl Decoder for IexDecoder {

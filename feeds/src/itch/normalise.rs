@@ -168,7 +168,7 @@ impl Normaliser {
             Err(ParseError::Empty) => {}
             Err(ParseError::Short { .. }) => {
                 let reason = "ITCH message shorter than its type";
-                sink.incident(Incident::Malformed { reason });
+                sink.incident(Incident::UnreadableMessage { position, reason });
             }
             Err(ParseError::Unknown { kind }) => sink.incident(Incident::UnknownMessage { kind }),
         }

@@ -312,7 +312,7 @@ impl Sink for FeedReport {
             Incident::Unreadable { .. } => self.missing += 1,
             Incident::SequenceReset { .. } | Incident::SessionChange { .. } => self.sessions += 1,
             Incident::Duplicate { messages } => self.duplicates += messages,
-            Incident::Conflicting => self.conflicting += 1,
+            Incident::Conflicting { .. } => self.conflicting += 1,
             Incident::Late { messages } => self.late += messages,
             Incident::Foreign {
                 origin,
@@ -322,7 +322,7 @@ impl Sink for FeedReport {
                 self.foreign += 1;
                 self.refused.push((usize::from(origin.line), received_at));
             }
-            Incident::Malformed { .. } => self.malformed += 1,
+            Incident::Malformed { .. } | Incident::UnreadableMessage { .. } => self.malformed += 1,
             Incident::UnknownMessage { .. } => self.unknown_types += 1,
             Incident::UnknownOrder => self.unknown_orders += 1,
             _ => {}
@@ -364,7 +364,8 @@ mod tests {
         rises(change, |it| &mut it.sessions, 1);
         let duplicate = Incident::Duplicate { messages: 4 };
         rises(duplicate, |it| &mut it.duplicates, 4);
-        rises(Incident::Conflicting, |it| &mut it.conflicting, 1);
+        let conflicting = Incident::Conflicting { messages: 2 };
+        rises(conflicting, |it| &mut it.conflicting, 1);
         rises(Incident::Late { messages: 3 }, |it| &mut it.late, 3);
         let foreign = Incident::Foreign {
             reason: "other",
@@ -374,6 +375,11 @@ mod tests {
         rises(foreign, |it| &mut it.foreign, 1);
         let malformed = Incident::Malformed { reason: "cut" };
         rises(malformed, |it| &mut it.malformed, 1);
+        let unreadable = Incident::UnreadableMessage {
+            position: at,
+            reason: "short",
+        };
+        rises(unreadable, |it| &mut it.malformed, 1);
         let unknown = Incident::UnknownMessage { kind: b'?' };
         rises(unknown, |it| &mut it.unknown_types, 1);
         rises(Incident::UnknownOrder, |it| &mut it.unknown_orders, 1);

@@ -14,6 +14,7 @@ use tickcast_feeds::capture::Capture;
 use tickcast_feeds::itch::messages::ItchMessage;
 use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
+use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 /// CME MDP3: one sequence per packet, so a packet counts as one message.
@@ -378,6 +379,180 @@ fn heartbeat_of_next_session_is_a_sign_of_life() {
         assert_eq!(feed.arbiter.packets(), before + heartbeats);
     }
     assert_eq!(feed.reported.incidents, [], "the session has not begun");
+}
+
+#[test]
+fn lone_packet_of_another_session_in_a_lull_is_foreign() {
+    for format in Format::ALL {
+        let beat_us = format.heartbeat_interval().0 / 1_000;
+        // The second case has lost a heartbeat.
+        for (holding, silence) in [
+            (format.holding(), 1),
+            (format.holding(), 2),
+            (Holding::RECORDED, 2),
+        ] {
+            let mut feed = Feed::new(1, holding);
+            feed.packet(0, 0, &mold(1, 1, 1));
+            feed.packet(0, 10, &mold(2, 1, 1));
+            let heartbeat = silence * beat_us + beat_us / 4;
+            feed.poll(heartbeat - 1);
+            feed.packet(0, heartbeat, &mold(1, 2, 0));
+            feed.poll(10 * beat_us);
+            feed.packet(0, 10 * beat_us, &mold(1, 2, 1));
+            assert_eq!(feed.sequences(), [1, 2], "{format}: {silence} intervals");
+            assert!(
+                matches!(feed.reported.incidents[..], [Incident::Foreign { .. }]),
+                "{format}: {:?}",
+                feed.reported.incidents
+            );
+        }
+    }
+}
+
+#[test]
+fn lone_packet_of_next_session_is_followed_after_silence() {
+    let mut feed = Feed::new(1, Format::MoldUdp64Itch50.holding());
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(2, 1, 1));
+    feed.packet(0, 1_000_010, &mold(2, 2, 0));
+    feed.poll(2_500_009);
+    assert_eq!(feed.sequences(), [1], "two heartbeats may still come");
+    feed.poll(2_500_010);
+    assert_eq!(feed.sequences(), [1, 1]);
+    let next = SourcePosition::new(1, 1);
+    assert_eq!(feed.reported.incidents, [Incident::SessionChange { next }]);
+}
+
+#[test]
+fn lost_end_of_burst_is_found_by_heartbeat_and_waits_for_skew() {
+    let mut feed = pair(2_000);
+    let beat_us = 1_000_000;
+    // No line brings message 2 until a heartbeat of one says that it exists.
+    feed.poll(beat_us - 1);
+    feed.packet(0, beat_us, &mold(1, 3, 0));
+    feed.poll(beat_us + 9_999);
+    assert_eq!(
+        feed.reported.gaps,
+        [],
+        "the other line may be late by the skew"
+    );
+    feed.poll(beat_us + 10_000);
+    assert_eq!(feed.reported.gaps, [(2, 1)]);
+    // The slower line's heartbeat shows earlier that both lines lack message 3.
+    feed.packet(0, 2 * beat_us, &mold(1, 4, 0));
+    feed.packet(1, 2 * beat_us + 3_000, &mold(1, 4, 0));
+    feed.poll(2 * beat_us + 4_999);
+    assert_eq!(
+        feed.reported.gaps,
+        [(2, 1)],
+        "the reorder of the slower line"
+    );
+    feed.poll(2 * beat_us + 5_000);
+    assert_eq!(feed.reported.gaps, [(2, 1), (3, 1)]);
+}
+
+#[test]
+fn slower_lines_copy_in_a_lull_fills_a_loss_without_a_gap() {
+    let mut feed = pair(2_000);
+    feed.packet(1, 9_000, &mold(1, 2, 1));
+    feed.packet(0, 1_000_000, &mold(1, 4, 0));
+    feed.packet(1, 1_009_000, &mold(1, 3, 1));
+    feed.poll(2_000_000);
+    assert_eq!(
+        (feed.sequences(), feed.reported.gaps),
+        (vec![1, 2, 3], vec![])
+    );
+}
+
+/// Returns a packet of these messages.
+fn of(first: u64, messages: &[&str]) -> Vec<u8> {
+    let mut bytes = mold(1, first, 0);
+    bytes[18..20].copy_from_slice(&(messages.len() as u16).to_be_bytes());
+    for message in messages {
+        bytes.extend((message.len() as u16).to_be_bytes());
+        bytes.extend(message.as_bytes());
+    }
+    bytes
+}
+
+/// Messages in conflict, by packet.
+fn conflicts(feed: &Feed) -> Vec<u64> {
+    let of_incident = |it: &Incident| match it {
+        Incident::Conflicting { messages } => Some(*messages),
+        _ => None,
+    };
+    feed.reported
+        .incidents
+        .iter()
+        .filter_map(of_incident)
+        .collect()
+}
+
+#[test]
+fn all_messages_are_compared_between_lines() {
+    let reported = |lines: usize, packets: &[(usize, Vec<u8>)]| {
+        let mut feed = Feed::new(lines, Holding::live(2_000, 10_000));
+        for (line, packet) in packets {
+            feed.packet(*line, 0, packet);
+        }
+        feed.arbiter.finish(&mut feed.reported);
+        conflicts(&feed)
+    };
+    let all = (0, of(1, &["a", "b", "c", "d"]));
+    let a = |packets: &[(usize, Vec<u8>)]| {
+        let lines = [&[all.clone()], packets].concat();
+        assert!(
+            reported(1, &lines).is_empty(),
+            "one line may repeat at will"
+        );
+        reported(2, &lines)
+    };
+    assert_eq!(a(&[(1, of(1, &["a", "b", "c", "d"]))]), [0; 0]);
+    assert_eq!(a(&[(1, of(1, &["a", "b", "c", "x"]))]), [1], "the last");
+    assert_eq!(a(&[(1, of(1, &["x", "b", "y", "d"]))]), [2]);
+    assert_eq!(
+        a(&[(1, of(1, &["a", "b"])), (1, of(3, &["c", "d"]))]),
+        [0; 0]
+    );
+    assert_eq!(
+        a(&[(1, of(1, &["a", "x"])), (1, of(3, &["y", "z"]))]),
+        [1, 2]
+    );
+    assert_eq!(a(&[(1, of(3, &["c", "d", "e"]))]), [0; 0], "a part is new");
+    assert_eq!(a(&[(1, of(3, &["c", "x", "e"]))]), [1]);
+    assert_eq!(a(&[(1, of(3, &["c", "d!", "e"]))]), [1], "another length");
+    // Packets of the first line that lie in several.
+    let rest = (0, of(5, &["e", "f"]));
+    assert_eq!(
+        a(&[rest.clone(), (1, of(3, &["c", "d", "e", "f"]))]),
+        [0; 0]
+    );
+    assert_eq!(a(&[rest, (1, of(3, &["x", "d", "e", "y"]))]), [2]);
+    // Early packets: within one that waits, and across its end.
+    let early = (0, of(7, &["g", "h", "i"]));
+    assert_eq!(a(&[early.clone(), (1, of(7, &["g", "h", "x"]))]), [1]);
+    assert_eq!(a(&[early.clone(), (1, of(8, &["h", "i"]))]), [0; 0]);
+    assert_eq!(a(&[early.clone(), (1, of(8, &["h", "x"]))]), [1]);
+    assert_eq!(a(&[early.clone(), (1, of(9, &["x", "j"]))]), [1]);
+    assert_eq!(a(&[early, (1, of(5, &["e", "f", "g", "x"]))]), [1]);
+}
+
+#[test]
+fn lost_and_forgotten_messages_are_not_compared() {
+    let mut feed = Feed::new(2, Holding::NONE);
+    feed.packet(0, 0, &of(1, &["a"]));
+    feed.packet(0, 0, &of(4, &["d"]));
+    // 2 and 3 are late, and nobody knows them.
+    feed.packet(1, 0, &of(1, &["a", "x", "y", "d"]));
+    assert_eq!(conflicts(&feed), [0; 0]);
+    let long = "m".repeat(60_000);
+    for first in 5..50 {
+        feed.packet(0, 0, &of(first, &[&long]));
+    }
+    feed.packet(1, 0, &of(1, &["x"]));
+    assert_eq!(conflicts(&feed), [0; 0], "two MiB of others came since");
+    feed.packet(1, 0, &of(49, &["x"]));
+    assert_eq!(conflicts(&feed), [1]);
 }
 
 #[test]

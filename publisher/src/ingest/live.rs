@@ -947,6 +947,22 @@ mod tests {
     }
 
     #[test]
+    fn short_live_message_is_a_loss_of_its_number() {
+        let mut fed = Fed::new();
+        fed.take(1, &event(1));
+        let mut short = event(2);
+        short[21] -= 1;
+        short.pop();
+        assert_eq!(fed.take(2, &short), ["lost"]);
+        assert_eq!(fed.take(3, &event(3)), ["message"]);
+        let at = [1, 2, 3].map(|sequence| SourcePosition::new(0, sequence));
+        assert_eq!(fed.notes.at, at);
+        let counters = &fed.shared.counters;
+        assert_eq!(counters.source_malformed.get(), 1);
+        assert_eq!(counters.source_gaps.get(), 0);
+    }
+
+    #[test]
     fn stray_packet_does_not_hold_an_auto_input() {
         let mut fed = Fed::new();
         fed.take(1, &deep());

@@ -654,11 +654,15 @@ impl Sink for Counting<'_> {
             Incident::Unreadable { from } => {
                 return self.lost(SourceLoss::malformed(from, u64::MAX));
             }
+            Incident::UnreadableMessage { position, .. } => {
+                return self.lost(SourceLoss::malformed(position, 1));
+            }
             Incident::SequenceReset { .. } => c.source_resets.increment(),
             Incident::SessionChange { .. } => c.source_session_changes.increment(),
             Incident::EndOfSession => c.source_session_ends.increment(),
             Incident::Duplicate { messages } => c.source_duplicates.add(messages),
             Incident::Late { messages } => c.source_late.add(messages),
+            Incident::Conflicting { messages } => c.source_conflicting.add(messages),
             Incident::Foreign { .. } => c.source_foreign.increment(),
             Incident::LineStopped { .. } => c.source_line_stops.increment(),
             Incident::Malformed { .. } => c.source_malformed.increment(),

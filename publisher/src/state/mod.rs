@@ -67,6 +67,8 @@ tickcast_reliability::counters! {
         source_duplicates,
         /// Messages that came after they had been passed over.
         source_late,
+        /// Messages that differ from those that another line brought under the same numbers.
+        source_conflicting,
         /// Packets of another feed.
         source_foreign,
         /// Times that a line fell silent while another was heard.

@@ -308,6 +308,36 @@ fn damage_at_both_ends_of_a_capture_is_a_source_loss() {
 }
 
 #[test]
+fn short_message_of_a_sound_packet_is_a_loss_of_its_number() {
+    let mut messages: Vec<_> = (1..=5).map(system_event).collect();
+    messages[1].pop();
+    messages[4].pop();
+    let payload = mold_packet(b"SESSION001", 1, &messages);
+    let first = udp_frame(1_000_000, [239, 1, 1, 1], 5_000, &payload);
+    let bytes = [&PCAP_HEADER[..], &first, &packet(2, 1, 6..=7)].concat();
+    let (steps, code, summary) = stream_of(&bytes);
+    let lost = |from| Step::Lost {
+        from,
+        messages: 1,
+        reason: SourceLossReason::Malformed,
+    };
+    let expected = [
+        Step::Messages(1),
+        lost(2),
+        Step::Messages(4),
+        lost(5),
+        Step::Messages(7),
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(code, Some(1));
+    let source = &summary["source"];
+    assert_eq!(count(source, "malformed"), 2, "{source:#}");
+    assert_eq!(count(source, "gaps"), 0);
+    assert_eq!(count(source, "messages_total"), 5);
+    assert_eq!(count(&summary["channels"][0], "source_messages_lost"), 2);
+}
+
+#[test]
 fn damage_that_another_line_covers_is_no_loss() {
     let damaged = frame(1, IPV4, &[0x45; 6]);
     let lines = [
@@ -352,6 +382,32 @@ fn counts_of_a_capture_with_two_lines_balance() {
     assert_frames(source, [11, 1, 1, 1]);
     assert_messages(source, 15, 10);
     assert_eq!(count(source, "late"), 1);
+}
+
+#[test]
+fn messages_that_differ_between_lines_are_counted() {
+    let frames = |differing: &[usize]| {
+        let mut messages: Vec<_> = (1..=4).map(system_event).collect();
+        let lines = [1, 2].map(|line| {
+            if line == 2 {
+                for n in differing {
+                    // The tracking number.
+                    messages[*n][3] ^= 1;
+                }
+            }
+            let payload = mold_packet(b"SESSION001", 3, &messages);
+            udp_frame(2_000_000, [239, 1, 1, line], 5_000, &payload)
+        });
+        let lines = [packet(1, 1, 1..=2), packet(1, 2, 1..=2), lines.concat()];
+        [&PCAP_HEADER[..], &lines.concat()].concat()
+    };
+    for (differing, conflicting) in [(&[][..], 0), (&[3], 1), (&[1, 2], 2)] {
+        let (steps, _, summary) = stream_of(&frames(differing));
+        assert_eq!(steps, [Step::Messages(6)]);
+        let source = &summary["source"];
+        assert_eq!(count(source, "conflicting"), conflicting, "{source:#}");
+        assert_messages(source, 12, 6);
+    }
 }
 
 #[test]

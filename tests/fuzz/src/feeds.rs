@@ -396,12 +396,11 @@ impl Sink for Checks {
                 self.unknown += 1;
                 self.could_not_be_read();
             }
-            Incident::Malformed { reason } => {
-                let begins = |with: &str| reason.starts_with(with);
-                if begins("ITCH message shorter") || begins("an IEX message") {
-                    self.short += 1;
-                    self.could_not_be_read();
-                }
+            Incident::UnreadableMessage { position, .. } => {
+                self.reaches(position);
+                (self.next, self.is_new) = (Some(beyond(position, 1)), false);
+                self.reported.read += 1;
+                self.short += 1;
             }
             _ => {}
         }

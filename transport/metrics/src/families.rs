@@ -319,6 +319,7 @@ pub static PUBLISHER: Part = Part {
                 ("source_overflow_messages", "queue_full"),
                 ("source_unrouted_messages", "unrouted"),
                 ("source_saturated", "saturated"),
+                ("source_conflicting", "conflicting"),
             ],
         ),
         by(

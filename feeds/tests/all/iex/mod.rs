@@ -143,6 +143,14 @@ fn is_malformed(incident: &Incident) -> bool {
     matches!(incident, Incident::Malformed { .. })
 }
 
+/// Returns the position of a message that could not be read.
+const fn unreadable(incident: &Incident) -> Option<SourcePosition> {
+    match incident {
+        Incident::UnreadableMessage { position, .. } => Some(*position),
+        _ => None,
+    }
+}
+
 // Sequencing.
 
 #[test]
@@ -511,8 +519,9 @@ fn overlong_message_is_read_and_short_one_is_dropped() {
     let shorter = good[..29].to_vec();
     let recorded = run_segments(&[Seg::of(vec![longer, shorter, vec![], good])]);
     assert_eq!(recorded.positions(), [(0, 1), (0, 4)]);
-    assert!(recorded.incidents.iter().all(is_malformed));
-    assert_eq!(recorded.incidents.len(), 2);
+    let lost: Vec<_> = recorded.incidents.iter().map(unreadable).collect();
+    let at = |sequence| Some(SourcePosition::new(0, sequence));
+    assert_eq!(lost, [at(2), at(3)]);
     let levels = recorded.all::<MboMsg>();
     assert_eq!((levels[0].price, levels[0].size), (10 * 1_000_000_000, 100));
     assert_eq!((levels[1].price, levels[1].size), (10 * 1_000_000_000, 100));
@@ -542,7 +551,8 @@ fn message_one_byte_short_is_malformed_for_all_types() {
         let short = whole[..len - 1].to_vec();
         let recorded = run_segments(&[Seg::of(vec![short, whole])]);
         assert_eq!(recorded.positions(), [(0, 2)], "type {}", kind as char);
-        assert!(is_malformed(&recorded.incidents[0]));
+        let lost = unreadable(&recorded.incidents[0]);
+        assert_eq!(lost, Some(SourcePosition::new(0, 1)));
     }
 }
 

@@ -786,10 +786,10 @@ fn types_are_read_by_length_longer_not_shorter() {
         );
         let reported = decode(&[whole[..len - 1].to_vec()]);
         assert!(reported.messages.is_empty());
-        assert!(matches!(
-            reported.incidents[..],
-            [Incident::Malformed { .. }]
-        ));
+        let [Incident::UnreadableMessage { position, .. }] = reported.incidents[..] else {
+            panic!("{:?}", reported.incidents);
+        };
+        assert_eq!(position, SourcePosition::new(0, 1));
     }
     let reported = decode(&[b"z-unknown".to_vec()]);
     assert_eq!(

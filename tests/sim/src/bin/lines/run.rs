@@ -34,6 +34,7 @@ struct Checks {
     stopped: BTreeSet<u8>,
     /// Whether the count restarts in an outage, and whether the end of its run was reported.
     may_restart: bool,
+    is_restarted: bool,
     is_run_over: bool,
     fault: Option<String>,
 }
@@ -100,6 +101,10 @@ impl Listen<MoldUdp64> for Checks {
                 self.next = Some(next);
             }
             Incident::SequenceReset { .. } => self.fail("a reset".into()),
+            // Messages of a restarted count pass for old ones until that is found.
+            Incident::Conflicting { .. } if !self.is_restarted => {
+                self.fail("a conflict between lines that bring the same".into());
+            }
             Incident::Late { messages } => self.late += messages,
             Incident::Foreign { .. } | Incident::Malformed { .. } => self.foreign += 1,
             Incident::LineStopped { line } => {
@@ -186,6 +191,7 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
     let mut outage = world.outage;
     let mut checks = Checks {
         may_restart: world.is_restarted,
+        is_restarted: world.is_restarted,
         ..Checks::default()
     };
     let mut arrived = Arrived::default();
