@@ -10,9 +10,9 @@ use crate::record::words_as_bytes;
 use crate::serve::channel::Channel;
 use crate::serve::coalesce::Answer;
 use crate::serve::in_flight::InFlight;
+use crate::serve::lane::Lane;
 use crate::serve::peer::{PeerId, Role};
-use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::{Lane, Place};
+use crate::serve::turns::Place;
 use crate::types::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
@@ -29,7 +29,7 @@ impl RepairCore {
             && peer.has_work(lane)
             && !std::mem::replace(&mut peer.waits[lane as usize], true)
         {
-            self.turns[lane as usize].push(Place {
+            self.lanes.turns_mut(lane).push(Place {
                 origin: peer.origin,
                 owner: peer.owner,
                 peer: id,
@@ -156,18 +156,13 @@ impl RepairCore {
         }
         let multicast = answer == Answer::Multicast;
         // Require credit for a whole slot before the copy, so that no copy is wasted.
-        let buckets: [Option<&mut TokenBucket>; 2] = match class {
-            NackClass::Replay => [Some(&mut self.joiners), None],
-            NackClass::Repair if multicast => [Some(&mut self.repair), None],
-            NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
-                [Some(&mut self.repair), None]
+        let theirs = match class {
+            NackClass::Repair if !multicast && !planted(Bug::SubscriberBudgetForgotten) => {
+                session.and_then(|session| self.sessions.bucket_mut(session))
             }
-            NackClass::Repair => {
-                let session = session.and_then(|session| self.sessions.get_mut(&session));
-                let bucket = session.map(|session| &mut session.bucket);
-                [Some(&mut self.repair), bucket]
-            }
+            _ => None,
         };
+        let buckets = [Some(self.budgets.of(class)), theirs];
         let mut blocked = Nanos::ZERO;
         let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();
         for bucket in &mut charged {

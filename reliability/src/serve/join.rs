@@ -1,14 +1,12 @@
 //! Admission of peers: every JOIN is answered, by WELCOME or by REJECTED with its reason
 //! (docs/PROTOCOL.md §6.1).
 
-use rand_chacha::rand_core::Rng;
-
 use super::{Further, RETRY_AFTER_MS, RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::planted::{Bug, planted};
-use crate::serve::peer::{Carrier, Peer, PeerId, Role, Session, check_join, rejected};
+use crate::serve::lane::Lane;
+use crate::serve::peer::{Carrier, Peer, PeerId, Role, check_join, rejected};
 use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Now, PeerOrigin};
 
 impl RepairCore {
@@ -82,15 +80,13 @@ impl RepairCore {
                 self.event(event);
             }
         }
-        let session = self.next_session();
         let bucket = TokenBucket::new(
             self.config.subscriber_bytes_per_s,
             self.config.subscriber_burst_bytes,
             now.monotonic,
         );
-        let owner = peer;
         self.absent.returned(&join.name, peer);
-        self.sessions.insert(session, Session { owner, bucket });
+        let session = self.sessions.begin(peer, bucket);
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Subscriber {
                 session,
@@ -206,9 +202,7 @@ impl RepairCore {
         let before = std::mem::replace(&mut state.origin, origin);
         self.origins.set_unread(before, state.unread(), 0);
         if self.origins.join(before, origin, peer) {
-            for turns in &mut self.turns {
-                turns.forget_origin(before);
-            }
+            self.lanes.forget_origin(before);
         }
         self.origins.set_unread(origin, 0, state.unread());
         Ok(())
@@ -227,7 +221,7 @@ impl RepairCore {
     }
 
     fn owner_mut(&mut self, session: u64) -> Option<&mut Peer> {
-        let owner = self.sessions.get(&session)?.owner;
+        let owner = self.sessions.owner(session)?;
         self.peers.get_mut(&owner)
     }
 
@@ -249,16 +243,6 @@ impl RepairCore {
                 known.join(", ")
             ),
         )
-    }
-
-    /// Returns an unused session number that nobody can compute without the secret.
-    pub(super) fn next_session(&mut self) -> u64 {
-        loop {
-            let z = self.session_numbers.next_u64();
-            if z != 0 && !self.sessions.contains_key(&z) {
-                return z;
-            }
-        }
     }
 
     pub(super) fn reject(&mut self, peer: PeerId, reason: Rejected) {
@@ -306,7 +290,7 @@ impl RepairCore {
             return;
         };
         let (name, origin) = (peer.name.clone(), peer.origin);
-        self.at_end -= usize::from(peer.has_reached_end());
+        self.sessions.set_at_end(peer.has_reached_end(), false);
         let role = std::mem::replace(&mut peer.role, Role::Connecting);
         let subscriber = matches!(role, Role::Subscriber { .. });
         self.origins.vacate(origin, id);
@@ -332,11 +316,9 @@ impl RepairCore {
                 nack,
                 read,
             } => {
-                self.sessions.remove(&session);
+                self.sessions.end(session);
                 self.absent.left(&name, id);
-                for turns in &mut self.turns {
-                    turns.disband(origin, id);
-                }
+                self.lanes.disband(origin, id);
                 for further in [replay, nack, read].into_iter().flatten() {
                     let reason = rejected(RejectCode::UnknownSession, Rejected::SESSION_OVER);
                     self.close(further, reason);
@@ -369,14 +351,10 @@ impl RepairCore {
     ) {
         self.resign(peer, on_purpose);
         if let Some(removed) = self.peers.remove(&peer) {
-            for turns in &mut self.turns {
-                turns.forget(peer);
-            }
+            self.lanes.forget(peer);
             (self.origins).set_unread(removed.origin, removed.unread(), 0);
             if self.origins.disconnect(removed.origin, peer) {
-                for turns in &mut self.turns {
-                    turns.forget_origin(removed.origin);
-                }
+                self.lanes.forget_origin(removed.origin);
             }
             self.counters.connected.set(self.peers.len() as u64);
             if report {

@@ -8,8 +8,8 @@ use super::{
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode, Rejected};
 use crate::planted::{Bug, planted};
 use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
+use crate::serve::lane::Lane;
 use crate::serve::peer::{Peer, PeerId, Role, rejected};
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 /// Work of one look-up in the repair log, in bytes of input that cost as much to read.
@@ -288,8 +288,8 @@ impl RepairCore {
     /// Returns the asker: the subscriber's owner connection, on whichever connection the NACK came.
     fn asker(&self, id: PeerId) -> PeerId {
         let session = self.peers.get(&id).and_then(Peer::session);
-        let session = session.and_then(|session| self.sessions.get(&session));
-        session.map_or(id, |session| session.owner)
+        let owner = session.and_then(|session| self.sessions.owner(session));
+        owner.unwrap_or(id)
     }
 
     /// Returns the number of pending runs on the other connection of this session.

@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
 use crate::serve::in_flight::InFlight;
+use crate::serve::lane::Lane;
 use crate::serve::outbox::Outbox;
 use crate::serve::request_queue::PendingRanges;
 use crate::serve::standby_writes::MirrorWriter;
-use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Nanos, PeerOrigin};
 use crate::wire::WireVersions;
 
@@ -51,15 +50,6 @@ pub(crate) enum Role {
     Read { session: u64, attempt: u64 },
     /// The connection closes once this rejection is sent.
     Closing(Rejected),
-}
-
-/// The shared state of a subscriber's connections.
-#[derive(Clone, Debug)]
-pub(crate) struct Session {
-    /// The connection that follows the session's channels.
-    pub(crate) owner: PeerId,
-    /// The repair budget, shared by all connections of the session.
-    pub(crate) bucket: TokenBucket,
 }
 
 /// The state of a peer on one channel.

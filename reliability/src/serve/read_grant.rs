@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::RepairCore;
 use crate::control::{
-    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
+    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, NackClass, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
 use crate::serve::peer::PeerId;
@@ -148,14 +148,15 @@ impl RepairCore {
         if left >= span / 2 && !is_first {
             return;
         }
-        let session = session.and_then(|session| self.sessions.get_mut(&session));
-        let Some(session) = session else {
+        let bucket = session.and_then(|session| self.sessions.bucket_mut(session));
+        let Some(bucket) = bucket else {
             return;
         };
-        let theirs = session.bucket.take_up_to(now.monotonic, span - left);
+        let theirs = bucket.take_up_to(now.monotonic, span - left);
         // Half of the shared burst is reserved for NACKs.
-        let given = self.repair.take_upper_half(now.monotonic, theirs);
-        session.bucket.give_back(theirs - given);
+        let shared = self.budgets.of(NackClass::Repair);
+        let given = shared.take_upper_half(now.monotonic, theirs);
+        bucket.give_back(theirs - given);
         grant.tokens += given;
         if given == 0 && !is_first {
             return;
@@ -172,7 +173,7 @@ impl RepairCore {
     #[must_use]
     pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
         let session = self.session_number(peer)?;
-        Some(self.sessions.get(&session)?.owner)
+        self.sessions.owner(session)
     }
 
     /// Returns the number of the session that a connection joined. Only the publisher and the subscriber know
@@ -184,7 +185,7 @@ impl RepairCore {
 
     /// Revokes all grants of a session whose READ connection ended.
     pub(super) fn grants_over(&mut self, session: u64) {
-        let owner = self.sessions.get(&session).map(|session| session.owner);
+        let owner = self.sessions.owner(session);
         let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
             return;
         };
@@ -197,7 +198,7 @@ impl RepairCore {
     /// owner.
     fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
         let (session, _) = self.peers.get(&peer)?.reads()?;
-        let owner = self.sessions.get(&session)?.owner;
+        let owner = self.sessions.owner(session)?;
         let index = *self.by_id.get(&channel)?;
         Some((owner, index, self.place_of(owner, index)?))
     }

@@ -15,14 +15,14 @@ pub(super) const MIRRORS_MAX: u8 = 4;
 impl RepairCore {
     /// Sets the names of the standbys whose mirror requests are accepted: those that may take over.
     pub fn set_standbys(&mut self, names: Vec<String>) {
-        self.standbys = names;
+        self.standbys.set_names(names);
     }
 
     /// Returns whether any datagrams are mirrored. Then [`RepairCore::poll_write`] must be called after each
     /// possible send.
     #[must_use]
     pub const fn is_mirrored(&self) -> bool {
-        !self.mirrored.is_empty()
+        !self.standbys.written().is_empty()
     }
 
     /// Handles a standby's request to write sealed datagrams to its memory.
@@ -68,7 +68,7 @@ impl RepairCore {
         wish: &Mirroring,
     ) -> Result<(), MirrorRefusal> {
         let owner = self.peers.get(&peer).ok_or(MirrorRefusal::Attempt)?;
-        if !self.standbys.contains(&owner.name) {
+        if !self.standbys.accepts(&owner.name) {
             return Err(MirrorRefusal::NotAllowed);
         }
         let Role::Subscriber { read, .. } = owner.role else {
@@ -88,9 +88,7 @@ impl RepairCore {
         }
         let (geometry, newest) = (channel.ring.geometry(), channel.ring.sent_by_any());
         (reads.writes).begin(index, wish.inbox, geometry, newest)?;
-        if !self.mirrored.contains(&id) {
-            self.mirrored.push(id);
-        }
+        self.standbys.begin(id);
         Ok(())
     }
 
@@ -113,7 +111,7 @@ impl RepairCore {
     pub fn poll_write(&mut self) -> Option<(PeerId, MirrorWrite)> {
         let channels = &self.channels;
         let writable = |index: usize| writable(&channels[index]);
-        for id in &self.mirrored {
+        for id in self.standbys.written() {
             let Some(peer) = self.peers.get_mut(id) else {
                 continue;
             };
@@ -168,9 +166,9 @@ impl RepairCore {
         };
         let channels = std::mem::take(&mut state.writes).into_channels();
         let reads = state.reads();
-        self.mirrored.retain(|it| *it != peer);
-        let owner = reads.and_then(|(session, _)| self.sessions.get(&session));
-        let (Some(owner), Some((_, attempt))) = (owner.map(|it| it.owner), reads) else {
+        self.standbys.end(peer);
+        let owner = reads.and_then(|(session, _)| self.sessions.owner(session));
+        let (Some(owner), Some((_, attempt))) = (owner, reads) else {
             return;
         };
         for index in channels {
@@ -180,7 +178,7 @@ impl RepairCore {
 
     /// Ends all WRITEs over a closed READ connection.
     pub(super) fn writes_over(&mut self, peer: PeerId) {
-        self.mirrored.retain(|it| *it != peer);
+        self.standbys.end(peer);
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.writes = MirrorWriter::default();
         }

@@ -6,6 +6,7 @@
 
 use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::ring::{Geometry, slots_of};
+use crate::serve::peer::PeerId;
 use crate::types::{ChannelId, Sequence, SequenceRange};
 
 /// Maximum WRITEs outstanding on one connection.
@@ -149,6 +150,43 @@ impl MirrorWriter {
     /// Records that this many WRITEs are complete.
     pub(crate) const fn done(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
+    }
+}
+
+/// The standbys that may be written to, and those that are.
+#[derive(Debug, Default)]
+pub(super) struct Standbys {
+    /// Names of the standbys whose mirror requests are accepted.
+    names: Vec<String>,
+    /// READ connections over which sealed datagrams are written.
+    written: Vec<PeerId>,
+}
+
+impl Standbys {
+    /// Sets the names of the standbys whose mirror requests are accepted.
+    pub(super) fn set_names(&mut self, names: Vec<String>) {
+        self.names = names;
+    }
+
+    pub(super) fn accepts(&self, name: &String) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Returns the connections over which sealed datagrams are written.
+    pub(super) const fn written(&self) -> &[PeerId] {
+        self.written.as_slice()
+    }
+
+    /// Adds a connection, unless it is written to already.
+    pub(super) fn begin(&mut self, peer: PeerId) {
+        if !self.written.contains(&peer) {
+            self.written.push(peer);
+        }
+    }
+
+    /// Removes a connection.
+    pub(super) fn end(&mut self, peer: PeerId) {
+        self.written.retain(|it| *it != peer);
     }
 }
 
