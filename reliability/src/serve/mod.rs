@@ -25,7 +25,9 @@ mod lane;
 mod nack;
 mod origins;
 mod outbox;
+mod output;
 mod peer;
+mod peer_channels;
 mod places;
 mod read_grant;
 mod request_queue;
@@ -69,8 +71,6 @@ use crate::wire::authentication::ChannelKeys;
 const ABSENT_MAX: Nanos = Nanos::from_secs(5);
 /// Interval between measurements of the live rate and checks for silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
-/// Minimum interval between two reports that the same peer is slow.
-const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 /// Retry delay in a refusal for sequences that were not sent yet.
 const AHEAD_RETRY_US: u64 = 100;
 /// Retry delay in a refusal of a replay that is too slow.
@@ -242,8 +242,8 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        state.heard_at = now.monotonic;
-        let connecting = state.role == Role::Connecting;
+        state.heard(now.monotonic);
+        let connecting = *state.role() == Role::Connecting;
         match (state.is_closing(), connecting, message) {
             (true, ..) => {}
             (_, true, Message::Join(join)) => self.join(now, peer, &join),
@@ -268,7 +268,7 @@ impl RepairCore {
                 self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.owe_status(at, progress.sent_at);
+                    peer.channels.owe_status(at, progress.sent_at);
                 }
                 self.schedule(peer, Lane::Answers);
             }
@@ -291,14 +291,15 @@ impl RepairCore {
     /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            let before = state.unread();
-            state.backlog = bytes;
-            (self.origins).set_unread(state.origin, before, state.unread());
-            let of_origin = self.origins.unread(state.origin);
-            if state.is_paused && self.config.may_send(bytes, of_origin) {
-                state.is_paused = false;
-                if state.replays > 0 {
-                    self.origins.resume_replay(state.origin, peer);
+            let (origin, output) = (state.origin(), &mut state.output);
+            let before = output.unread();
+            output.set_backlog(bytes);
+            (self.origins).set_unread(origin, before, output.unread());
+            let of_origin = self.origins.unread(origin);
+            if output.is_paused() && self.config.may_send(bytes, of_origin) {
+                output.set_paused(false);
+                if state.channels.is_replaying() {
+                    self.origins.resume_replay(origin, peer);
                 }
                 for lane in Lane::ALL {
                     self.schedule(peer, lane);
@@ -314,7 +315,7 @@ impl RepairCore {
     /// A driver without that number does not call it, and then every repeated NACK is answered again.
     pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.in_flight.has_left(bytes);
+            state.output.has_left(bytes);
         }
     }
 
@@ -323,7 +324,7 @@ impl RepairCore {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
         if let Some(it) = known.filter(|it| !it.has_reached_end()) {
             let until = self.tick_at.after(ABSENT_MAX);
-            (self.absent).broke(&it.name, peer, until, self.config.peers_max);
+            (self.absent).broke(it.name(), peer, until, self.config.peers_max);
         }
         self.remove(peer, false, false, None);
     }
@@ -344,8 +345,8 @@ impl RepairCore {
         let silent_timeout = Nanos::from_us(self.config.silent_timeout_us);
         let silent: Vec<PeerId> = (self.peers.iter())
             .filter(|(_, peer)| {
-                let silence = now.monotonic.since(peer.heard_at);
-                match peer.role {
+                let silence = peer.silence(now.monotonic);
+                match peer.role() {
                     Role::Connecting => silence >= join_timeout,
                     Role::Subscriber { .. } | Role::Closing(_) => silence >= silent_timeout,
                     Role::Replay { .. } | Role::Nack { .. } | Role::Read { .. } => false,
@@ -450,14 +451,14 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let of = &peer.channels()[at];
+        let of = &peer.channels[at];
         if !of.end_confirmed {
             return;
         }
         let end = self.channels[of.channel].view().newest;
         let is_at_end = of.progress.is_some_and(|it| it.sequence >= end);
         let before = peer.has_reached_end();
-        peer.set_at_end(at, is_at_end);
+        peer.channels.set_at_end(at, is_at_end);
         self.sessions.set_at_end(before, peer.has_reached_end());
     }
 
@@ -498,7 +499,7 @@ impl RepairCore {
                 continue;
             }
             let (channel, epoch) = (self.channels[at].id, self.channels[at].epoch);
-            let follows = |peer: &Peer| peer.channels().iter().any(|of| of.channel == at);
+            let follows = |peer: &Peer| peer.channels.iter().any(|of| of.channel == at);
             let peers = self
                 .peers
                 .iter()

@@ -39,8 +39,8 @@ impl RepairCore {
             cursor: None,
         };
         if let Some(state) = self.peers.get_mut(&owner) {
-            state.channels_mut()[at].granted = Some(grant);
-            state.channels_mut()[at].reported = 0;
+            state.channels[at].granted = Some(grant);
+            state.channels[at].reported = 0;
         }
         self.counters.read_grants.increment();
         self.renew_tokens(now, owner, index, at, 0);
@@ -54,7 +54,7 @@ impl RepairCore {
             return false;
         };
         let owned = self.peers.get_mut(&owner);
-        let Some(grant) = owned.and_then(|peer| peer.channels_mut()[at].granted.as_mut()) else {
+        let Some(grant) = owned.and_then(|peer| peer.channels[at].granted.as_mut()) else {
             return false;
         };
         grant.cursor = Some(cursor);
@@ -78,7 +78,7 @@ impl RepairCore {
         let counters = Arc::clone(&self.channels[index].counters);
         let state = self.peers.get_mut(&owner)?;
         let session = state.session();
-        let of = &mut state.channels_mut()[at];
+        let of = &mut state.channels[at];
         if words[NUMBER_WORD] == of.reported {
             return None;
         }
@@ -139,7 +139,7 @@ impl RepairCore {
             return;
         };
         let session = state.session();
-        let Some(grant) = &mut state.channels_mut()[at].granted else {
+        let Some(grant) = &mut state.channels[at].granted else {
             return;
         };
         // A subscriber that claims to have READ more than its grant gains nothing: `left` is then 0.
@@ -189,7 +189,7 @@ impl RepairCore {
         let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
             return;
         };
-        for of in owner.channels_mut() {
+        for of in owner.channels.iter_mut() {
             of.granted = None;
         }
     }
@@ -204,6 +204,9 @@ impl RepairCore {
     }
 
     fn place_of(&self, peer: PeerId, index: usize) -> Option<usize> {
-        self.peers.get(&peer)?.place_of(self.channels[index].id)
+        self.peers
+            .get(&peer)?
+            .channels
+            .place_of(self.channels[index].id)
     }
 }

@@ -5,7 +5,7 @@ use super::{RepairCore, RepairEvent};
 use crate::control::{Message, MirrorRefusal, MirrorRefused, Mirroring};
 use crate::serve::channel::Channel;
 use crate::serve::peer::{PeerId, Role};
-use crate::serve::standby_writes::{MirrorWrite, MirrorWriter, Writable};
+use crate::serve::standby_writes::{MirrorWrite, Writable};
 use crate::types::{ChannelId, SequenceRange};
 
 /// Maximum requests by a subscriber to mirror a channel before its next READ connection. One request
@@ -32,7 +32,7 @@ impl RepairCore {
         };
         // Each request is answered, reported and audited, so their number must be bounded.
         if let Some(state) = self.peers.get_mut(&peer) {
-            let asked = &mut state.channels_mut()[at].mirrors;
+            let asked = &mut state.channels[at].mirrors;
             *asked = asked.saturating_add(1);
             if *asked > MIRRORS_MAX {
                 let text = format!(
@@ -52,7 +52,7 @@ impl RepairCore {
 
     /// Emits [`RepairEvent::Mirroring`] for the driver.
     fn mirroring(&mut self, peer: PeerId, channel: ChannelId, refused: Option<MirrorRefusal>) {
-        let name = self.peers.get(&peer).map(|peer| peer.name.clone());
+        let name = self.peers.get(&peer).map(|peer| peer.name().to_owned());
         self.event(RepairEvent::Mirroring {
             peer,
             name: name.unwrap_or_default(),
@@ -68,10 +68,10 @@ impl RepairCore {
         wish: &Mirroring,
     ) -> Result<(), MirrorRefusal> {
         let owner = self.peers.get(&peer).ok_or(MirrorRefusal::Attempt)?;
-        if !self.standbys.accepts(&owner.name) {
+        if !self.standbys.accepts(owner.name()) {
             return Err(MirrorRefusal::NotAllowed);
         }
-        let Role::Subscriber { read, .. } = owner.role else {
+        let Role::Subscriber { read, .. } = *owner.role() else {
             return Err(MirrorRefusal::Attempt);
         };
         let channel = &self.channels[index];
@@ -82,9 +82,6 @@ impl RepairCore {
         let (id, reads) = reads.ok_or(MirrorRefusal::Attempt)?;
         if reads.reads().is_none_or(|(_, it)| it != wish.attempt) {
             return Err(MirrorRefusal::Attempt);
-        }
-        if reads.writes_denied {
-            return Err(MirrorRefusal::Denied);
         }
         let (geometry, newest) = (channel.ring.geometry(), channel.ring.sent_by_any());
         (reads.writes).begin(index, wish.inbox, geometry, newest)?;
@@ -153,7 +150,7 @@ impl RepairCore {
             return false;
         };
         let is_read = state.reads().is_some();
-        state.writes_denied = is_read;
+        state.writes.deny(is_read);
         if is_read {
             self.end_writes(peer, MirrorRefusal::Denied);
         }
@@ -164,7 +161,7 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        let channels = std::mem::take(&mut state.writes).into_channels();
+        let channels = state.writes.end();
         let reads = state.reads();
         self.standbys.end(peer);
         let owner = reads.and_then(|(session, _)| self.sessions.owner(session));
@@ -180,7 +177,7 @@ impl RepairCore {
     pub(super) fn writes_over(&mut self, peer: PeerId) {
         self.standbys.end(peer);
         if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.writes = MirrorWriter::default();
+            drop(peer.writes.end());
         }
     }
 }

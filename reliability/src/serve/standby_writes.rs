@@ -65,13 +65,15 @@ pub(crate) struct MirrorWriter {
     under_way: u32,
     /// The next channel to serve.
     turn: usize,
+    is_denied: bool,
 }
 
 impl MirrorWriter {
     /// Starts to write this channel from its newest sequence, `from`; replaces an earlier inbox.
     ///
     /// # Errors
-    /// [`MirrorRefusal::Shape`] when the inbox does not fit a ring of this geometry.
+    /// [`MirrorRefusal::Denied`] when WRITEs are denied, and [`MirrorRefusal::Shape`] when the inbox does not
+    /// fit a ring of this geometry.
     pub(crate) fn begin(
         &mut self,
         channel: usize,
@@ -79,6 +81,9 @@ impl MirrorWriter {
         ring: Geometry,
         from: Sequence,
     ) -> Result<(), MirrorRefusal> {
+        if self.is_denied {
+            return Err(MirrorRefusal::Denied);
+        }
         let slots = slots_of(inbox, ring).ok_or(MirrorRefusal::Shape)?;
         self.channels.retain(|it| it.channel != channel);
         self.channels.push(Written {
@@ -142,9 +147,19 @@ impl MirrorWriter {
         })
     }
 
-    /// Returns the channels that were written.
-    pub(crate) fn into_channels(self) -> impl Iterator<Item = usize> {
-        self.channels.into_iter().map(|it| it.channel)
+    /// Sets whether WRITEs are denied.
+    pub(crate) const fn deny(&mut self, is_denied: bool) {
+        self.is_denied = is_denied;
+    }
+
+    /// Ends all WRITEs, and returns the channels that were written.
+    pub(crate) fn end(&mut self) -> impl Iterator<Item = usize> + use<> {
+        let after = Self {
+            is_denied: self.is_denied,
+            ..Self::default()
+        };
+        let ended = std::mem::replace(self, after);
+        ended.channels.into_iter().map(|it| it.channel)
     }
 
     /// Records that this many WRITEs are complete.
@@ -168,8 +183,8 @@ impl Standbys {
         self.names = names;
     }
 
-    pub(super) fn accepts(&self, name: &String) -> bool {
-        self.names.contains(name)
+    pub(super) fn accepts(&self, name: &str) -> bool {
+        self.names.iter().any(|it| it == name)
     }
 
     /// Returns the connections over which sealed datagrams are written.

@@ -590,7 +590,7 @@ fn giant_ranges_and_nack_storms_are_bounded() {
     );
     bench.check();
     assert_eq!(
-        bench.core.peers[&PeerId(0)].outbox.len(),
+        bench.core.peers[&PeerId(0)].output.unread(),
         2 * (FRAME_HEAD + 48)
     );
     // Disjoint runs beyond the bound.
@@ -2011,7 +2011,7 @@ fn replay_connection_is_replaced_only_by_its_own_session() {
     bench.tell(12, Message::Progress(progress(5)));
     assert!(matches!(bench.take(12)[..], [Got::Status(_)]));
     let peer = &bench.core.peers[&PeerId(12)];
-    assert_eq!(peer.channels()[0].progress, None, "a replay is no progress");
+    assert_eq!(peer.channels[0].progress, None, "a replay is no progress");
 }
 
 #[test]
