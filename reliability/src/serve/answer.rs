@@ -223,13 +223,13 @@ impl RepairCore {
             && let Some(at) = peer.channels.pop_due(Lane::Answers)
         {
             let of = &mut peer.channels[at];
-            let Some(asked_at) = of.status_due.take() else {
+            let Some(requested_at) = of.status_due.take() else {
                 continue;
             };
             let channel = &self.channels[of.channel];
             let heard = of.progress.filter(|it| it.epoch == channel.epoch);
             let heard = heard.map_or(Sequence::NONE, |it| it.heard);
-            let status = channel.status(heard, asked_at, now);
+            let status = channel.status(heard, requested_at, now);
             of.end_confirmed |= status.ended;
             let start = out.len();
             Message::Status(status).write(channel.id, out);

@@ -27,7 +27,7 @@ impl RepairCore {
             },
         };
         match outcome {
-            Ok(welcome) => self.say(peer, ChannelId(0), &Message::Welcome(welcome)),
+            Ok(welcome) => self.send(peer, ChannelId(0), &Message::Welcome(welcome)),
             Err(rejected) => self.reject(peer, rejected),
         }
     }

@@ -313,7 +313,7 @@ impl RepairCore {
     ///
     /// The driver calls it before it passes on the peer's messages: answers in flight are not sent again.
     /// A driver without that number does not call it, and then every repeated NACK is answered again.
-    pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
+    pub fn handle_in_flight(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.output.has_left(bytes);
         }
@@ -507,7 +507,7 @@ impl RepairCore {
             for peer in peers.map(|(id, _)| *id).collect::<Vec<_>>() {
                 for of in &keys {
                     let of = of.clone();
-                    self.say(peer, channel, &Message::Key(Announced { epoch, of }));
+                    self.send(peer, channel, &Message::Key(Announced { epoch, of }));
                 }
             }
         }

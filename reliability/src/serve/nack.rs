@@ -329,11 +329,11 @@ impl RepairCore {
         channel.count_refused(reason, count);
         let id = channel.id;
         let refusal = channel.refusal(range, reason, retry_after_us);
-        self.say(peer, id, &Message::Refused(refusal));
+        self.send(peer, id, &Message::Refused(refusal));
     }
 
     /// Queues an answer that costs no budget. A peer that does not read its answers is closed.
-    pub(super) fn say(&mut self, peer: PeerId, channel: ChannelId, message: &Message<'_>) {
+    pub(super) fn send(&mut self, peer: PeerId, channel: ChannelId, message: &Message<'_>) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };

@@ -146,8 +146,8 @@ impl PeerChannels {
     }
 
     /// Records that a STATUS is due that answers a PROGRESS of this time.
-    pub(crate) fn owe_status(&mut self, at: usize, asked_at: Nanos) {
-        self.all[at].status_due = Some(asked_at);
+    pub(crate) fn owe_status(&mut self, at: usize, requested_at: Nanos) {
+        self.all[at].status_due = Some(requested_at);
         self.push_due(Lane::Answers, at);
     }
 

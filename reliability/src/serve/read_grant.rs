@@ -60,7 +60,7 @@ impl RepairCore {
         grant.cursor = Some(cursor);
         let grant = *grant;
         self.counters.cursor_grants.increment();
-        self.say(owner, self.channels[index].id, &Message::Grant(grant));
+        self.send(owner, self.channels[index].id, &Message::Grant(grant));
         true
     }
 
@@ -165,7 +165,7 @@ impl RepairCore {
         let of = &self.channels[index];
         of.counters.read_tokens_bytes.add(given);
         let id = of.id;
-        self.say(peer, id, &Message::Grant(grant));
+        self.send(peer, id, &Message::Grant(grant));
     }
 
     /// Returns the repair connection of the session that a connection joined: itself, or the owner of its

@@ -98,7 +98,7 @@ impl RepairCore {
         });
         let id = channel.id;
         self.counters.mirrors_refused.increment();
-        self.say(peer, id, &refused);
+        self.send(peer, id, &refused);
         self.mirroring(peer, id, Some(reason));
     }
 

@@ -1,11 +1,11 @@
 //! The repair service as its peers see it, over a ring that the test writes.
 
-mod continuing;
 mod cursors;
+mod epochs;
 mod fairness;
-mod granting;
 mod keys;
-mod mirroring;
+mod read_grant;
+mod standby;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::rand_core::Rng as _;
@@ -148,7 +148,7 @@ impl Bench {
     fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {
         self.core
             .handle_connected(self.now, PeerId(peer), Carrier::Verbs, ORIGIN);
-        self.tell(peer, Message::Join(join));
+        self.deliver(peer, Message::Join(join));
         self.take(peer)
     }
 
@@ -159,7 +159,7 @@ impl Bench {
         }
     }
 
-    fn tell(&mut self, peer: u64, message: Message<'_>) {
+    fn deliver(&mut self, peer: u64, message: Message<'_>) {
         self.core
             .handle_message(self.now, PeerId(peer), CHANNEL, message);
     }
@@ -171,7 +171,7 @@ impl Bench {
             class,
             ranges: ranges.collect(),
         };
-        self.tell(peer, nack);
+        self.deliver(peer, nack);
     }
 
     fn repair(&mut self, peer: u64, first: u64, last: u64) {
@@ -450,8 +450,8 @@ fn protocol_breaker_is_closed_and_queue_cancelled() {
         .handle_connected(bench.now, PeerId(9), Carrier::Verbs, ORIGIN);
     bench.repair(9, 1, 2);
     bench.repair(0, 1, 20);
-    bench.tell(0, Message::Join(join("equities")));
-    bench.tell(1, Message::Datagram(&[]));
+    bench.deliver(0, Message::Join(join("equities")));
+    bench.deliver(1, Message::Datagram(&[]));
     bench
         .core
         .handle_protocol_error(PeerId(2), "a body of 4 GB".into());
@@ -525,7 +525,7 @@ fn unavailable_range_is_refused_with_reason_and_oldest() {
             class: NackClass::Repair,
             ranges: vec![run(first, 170)],
         };
-        bench.tell(0, nack);
+        bench.deliver(0, nack);
         let got = bench.take(0);
         assert_eq!(refusals(&got), [(reason, run(first, 170))]);
         assert_eq!(got.len(), 1);
@@ -625,8 +625,8 @@ fn false_claim_counts_at_most_ring_slots() {
             class: NackClass::Replay,
             ranges: vec![run(first, u64::MAX); 2],
         };
-        bench.tell(0, nack(Epoch(8), 1));
-        bench.tell(0, nack(EPOCH, 0));
+        bench.deliver(0, nack(Epoch(8), 1));
+        bench.deliver(0, nack(EPOCH, 0));
         bench.drain();
     }
     assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64);
@@ -959,7 +959,7 @@ fn unread_peer_gets_no_more_and_is_closed() {
 fn in_flight_repair_is_not_sent_again() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
     bench.publish(40);
-    let left = |bench: &mut Bench, bytes| bench.core.handle_on_the_way(PeerId(0), bytes);
+    let left = |bench: &mut Bench, bytes| bench.core.handle_in_flight(PeerId(0), bytes);
     left(&mut bench, 0);
     bench.repair(0, 1, 3);
     assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
@@ -1000,7 +1000,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
             read_bytes: 0,
         })
     };
-    bench.tell(0, progress(20));
+    bench.deliver(0, progress(20));
     let got = bench.take(0);
     let [Got::Status(status)] = &got[..] else {
         panic!("{got:?}");
@@ -1018,18 +1018,18 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.seal(Kind::End, 0);
     bench.ring.set_state(PublisherState::Ended);
     assert!(!bench.core.all_reached_end());
-    bench.tell(0, progress(21));
+    bench.deliver(0, progress(21));
     assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
     assert!(!bench.core.all_reached_end(), "the other has not");
-    bench.tell(1, progress(20));
+    bench.deliver(1, progress(20));
     assert!(!bench.core.all_reached_end());
-    bench.tell(1, progress(21));
+    bench.deliver(1, progress(21));
     assert!(!bench.core.all_reached_end(), "no STATUS has told it");
     bench.take(1);
     assert!(bench.core.all_reached_end());
     bench.join(5);
     assert!(!bench.core.all_reached_end(), "one that has just come");
-    bench.tell(5, Message::Leave);
+    bench.deliver(5, Message::Leave);
     assert!(bench.core.all_reached_end());
     // A peer whose connection breaks before END is expected back until it has reached END.
     let named = |name: &str| Join {
@@ -1045,7 +1045,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     assert_eq!(waits(&bench), (2, false), "that is somebody else");
     bench.core.handle_disconnected(PeerId(7));
     bench.connect(8, named("six"));
-    bench.tell(8, progress(21));
+    bench.deliver(8, progress(21));
     bench.take(8);
     assert_eq!(waits(&bench), (1, false));
     // A peer that reached END is not awaited. A peer that does not return is given up.
@@ -1063,7 +1063,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.connect(10, named("nine"));
     bench.core.handle_disconnected(PeerId(9));
     assert_eq!(waits(&bench), (1, false));
-    bench.tell(10, progress(21));
+    bench.deliver(10, progress(21));
     bench.take(10);
     assert_eq!(waits(&bench), (0, true));
     let left = bench.events().into_iter().any(|e| {
@@ -1097,7 +1097,7 @@ fn full_link_answers_all_requests_with_one_status() {
     bench.core.handle_backlog(PeerId(0), pause);
     // Answers to each would exceed the unsent bytes allowed.
     for sent_at in 0..100_000 {
-        bench.tell(0, progress(sent_at));
+        bench.deliver(0, progress(sent_at));
         assert_eq!(bench.take(0), []);
     }
     bench.nack(0, NackClass::Repair, &[(2, 3)]);
@@ -1112,7 +1112,7 @@ fn full_link_answers_all_requests_with_one_status() {
         panic!("{got:?}");
     };
     assert_eq!(status.echo, Nanos(99_999));
-    bench.tell(0, progress(7));
+    bench.deliver(0, progress(7));
     assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.echo == Nanos(7)));
 }
 
@@ -1133,11 +1133,11 @@ fn end_is_not_reached_before_a_status_confirms_it() {
         })
     };
     // END is sent, received and settled before the control page has the ended state.
-    bench.tell(0, reached());
+    bench.deliver(0, reached());
     assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if !s.ended));
     bench.ring.set_state(PublisherState::Ended);
     assert!(!bench.core.all_reached_end(), "it would wait for us");
-    bench.tell(0, reached());
+    bench.deliver(0, reached());
     assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
     assert!(bench.core.all_reached_end());
 }
@@ -1148,7 +1148,7 @@ fn slow_subscriber_is_reported_once() {
     bench.publish(40);
     bench.events();
     for sequence in [1, 2, 3] {
-        bench.tell(
+        bench.deliver(
             0,
             Message::Progress(Progress {
                 epoch: EPOCH,
@@ -1398,7 +1398,7 @@ fn connection_not_starting_with_join_is_rejected() {
         bench
             .core
             .handle_connected(bench.now, PeerId(peer), Carrier::Verbs, ORIGIN);
-        bench.tell(peer, first);
+        bench.deliver(peer, first);
         let got = bench.take(peer);
         let told = rejection(&mut bench, peer, &got);
         assert!(told.text.contains("must be JOIN"), "{}", told.text);
@@ -1407,7 +1407,7 @@ fn connection_not_starting_with_join_is_rejected() {
     bench
         .core
         .handle_connected(bench.now, PeerId(4), Carrier::Verbs, ORIGIN);
-    bench.tell(4, Message::Leave);
+    bench.deliver(4, Message::Leave);
     assert_eq!(bench.drain(), [], "one that only came to go");
     assert_eq!(bench.core.counters.protocol_errors.get(), 3);
     assert_eq!(bench.core.counters.connections.get(), 4);
@@ -1432,7 +1432,7 @@ fn subscriber_is_slow_from_half_to_quarter_ring() {
     bench.events();
     let mut reported = |sequence| {
         bench.pass(1_000_000);
-        bench.tell(0, Message::Progress(progress(sequence)));
+        bench.deliver(0, Message::Progress(progress(sequence)));
         bench.events().len()
     };
     let told: Vec<usize> = [8, 7, 23, 7, 24, 8, 7].map(&mut reported).to_vec();
@@ -1441,8 +1441,8 @@ fn subscriber_is_slow_from_half_to_quarter_ring() {
         epoch: Epoch(8),
         ..progress(40)
     };
-    bench.tell(0, Message::Progress(other_epoch));
-    bench.tell(0, Message::Progress(progress(7)));
+    bench.deliver(0, Message::Progress(other_epoch));
+    bench.deliver(0, Message::Progress(progress(7)));
     assert_eq!(
         bench.events(),
         [],
@@ -1493,7 +1493,7 @@ fn refusal_carries_its_retry_delay() {
     let mut waits = |epoch, class, ranges: &[(u64, u64)]| {
         let ranges = ranges.iter().map(|(first, last)| run(*first, *last));
         let ranges = ranges.collect();
-        bench.tell(
+        bench.deliver(
             0,
             Message::Nack {
                 epoch,
@@ -1607,7 +1607,7 @@ fn undrained_claim_events_are_bounded_but_closes_are_kept() {
     for round in 1..3 {
         for peer in 0..5_000 {
             bench.connect(peer, claims.clone());
-            bench.tell(peer, Message::Leave);
+            bench.deliver(peer, Message::Leave);
         }
         let (mut told, mut news) = ([0; 3], 0);
         for event in bench.events() {
@@ -1633,21 +1633,21 @@ fn slow_subscriber_is_reported_once_a_second() {
     bench.publish(40);
     bench.events();
     for _ in 0..1_000 {
-        bench.tell(0, Message::Progress(progress(0)));
-        bench.tell(0, Message::Progress(progress(40)));
+        bench.deliver(0, Message::Progress(progress(0)));
+        bench.deliver(0, Message::Progress(progress(40)));
         bench.pass(10_000);
         bench.take(0);
     }
     assert_eq!(bench.events().len(), 10, "in ten seconds");
     assert_eq!(bench.core.counters.events_dropped.get(), 0);
     // A subscriber that could not be reported at once is reported at its next message.
-    bench.tell(0, Message::Progress(progress(0)));
-    bench.tell(0, Message::Progress(progress(40)));
+    bench.deliver(0, Message::Progress(progress(0)));
+    bench.deliver(0, Message::Progress(progress(40)));
     bench.events();
-    bench.tell(0, Message::Progress(progress(0)));
+    bench.deliver(0, Message::Progress(progress(0)));
     assert_eq!(bench.events(), []);
     bench.pass(1_000_000);
-    bench.tell(0, Message::Progress(progress(0)));
+    bench.deliver(0, Message::Progress(progress(0)));
     assert_eq!(bench.events().len(), 1);
 }
 
@@ -1670,7 +1670,7 @@ fn clock_is_needed_each_tick_for_silence() {
     bench.pass(59_800_000);
     bench.core.handle_timeout(bench.now);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 0);
-    bench.tell(9, Message::Progress(progress(0)));
+    bench.deliver(9, Message::Progress(progress(0)));
     bench.drain();
     bench.pass(100_000);
     bench.core.handle_timeout(bench.now);
@@ -1777,12 +1777,12 @@ fn unmixed(z: u64) -> u64 {
 fn read_needs_verbs_and_every_connection_learns_it() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let session = bench.join(0).session;
-    bench.connect(1, granting::reader(session, 5));
+    bench.connect(1, read_grant::reader(session, 5));
     bench.connect(2, further(session));
     bench.events();
     // A peer that knows the session replaces nothing on a transport without READ.
     (bench.core).handle_connected(bench.now, PeerId(3), Carrier::Tcp, ORIGIN);
-    bench.tell(3, Message::Join(granting::reader(session, 7)));
+    bench.deliver(3, Message::Join(read_grant::reader(session, 7)));
     let got = bench.take(3);
     assert!(
         matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
@@ -1802,7 +1802,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
     );
     // An unknown session is counted, and its connection is closed with the reason.
     bench.connect(4, further(session.wrapping_add(1)));
-    bench.connect(5, granting::reader(session.wrapping_add(1), 5));
+    bench.connect(5, read_grant::reader(session.wrapping_add(1), 5));
     let counters = &bench.core.counters;
     assert_eq!(
         (
@@ -1826,7 +1826,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
     // The event of a replacing connection names the replaced one.
     bench.connect(6, further(session));
     bench.connect(7, replay(session));
-    bench.connect(8, granting::reader(session, 6));
+    bench.connect(8, read_grant::reader(session, 6));
     let told: Vec<_> = (bench.events().iter())
         .filter_map(|event| match event {
             RepairEvent::FurtherJoined {
@@ -2008,7 +2008,7 @@ fn replay_connection_is_replaced_only_by_its_own_session() {
     bench.core.handle_disconnected(PeerId(13));
     bench.nack(1, NackClass::Replay, &[(1, 1)]);
     assert_eq!(sequences(&bench.take(1)), [1]);
-    bench.tell(12, Message::Progress(progress(5)));
+    bench.deliver(12, Message::Progress(progress(5)));
     assert!(matches!(bench.take(12)[..], [Got::Status(_)]));
     let peer = &bench.core.peers[&PeerId(12)];
     assert_eq!(peer.channels[0].progress, None, "a replay is no progress");
@@ -2159,7 +2159,7 @@ fn nack_connection_may_be_idle_and_is_offered_in_welcome() {
     bench.connect(1, further(welcome.session));
     for _ in 0..80 {
         bench.pass(1_000_000);
-        bench.tell(0, Message::Progress(progress(0)));
+        bench.deliver(0, Message::Progress(progress(0)));
         bench.core.handle_timeout(bench.now);
         bench.drain();
     }

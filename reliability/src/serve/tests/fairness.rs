@@ -20,7 +20,7 @@ impl Bench {
     fn connect_from(&mut self, from: PeerOrigin, peer: u64, join: Join) -> Vec<Got> {
         self.core
             .handle_connected(self.now, PeerId(peer), Carrier::Tcp, from);
-        self.tell(peer, Message::Join(join));
+        self.deliver(peer, Message::Join(join));
         self.take(peer)
     }
 
@@ -64,7 +64,7 @@ fn honest_nack_waits_for_origins_not_for_connections() {
         let mut bench = Bench::beside_strangers(unicast(), 1_024, strangers, 8);
         bench.publish(500);
         for peer in 0..strangers {
-            bench.tell(peer, progress(1));
+            bench.deliver(peer, progress(1));
             bench.repair(peer, 1, 100 + peer % 7);
             bench.nack(peer, NackClass::Replay, &[(1, 400)]);
         }
@@ -142,7 +142,7 @@ fn replay_that_waits_for_others_may_be_repeated() {
     bench
         .core
         .handle_backlog(PeerId(1), config.backlog_pause_bytes);
-    bench.tell(1, progress(1));
+    bench.deliver(1, progress(1));
     assert_eq!(bench.take(1), []);
     bench.nack(1, NackClass::Replay, &[(1, 500)]);
     bench.nack(3, NackClass::Replay, &[(1, 500)]);
@@ -192,7 +192,7 @@ fn unread_bytes_of_one_origin_are_bounded_in_all() {
     for peer in 0..20 {
         bench.core.handle_backlog(PeerId(peer), 9_000);
         bench.repair(peer, 1, 2);
-        bench.tell(peer, progress(1));
+        bench.deliver(peer, progress(1));
     }
     assert_eq!(bench.drain(), []);
     // The connection that reads everything is served, of the same origin and of another.
@@ -221,7 +221,7 @@ fn ended_connections_leave_nothing_in_the_order_of_turns() {
     bench.publish(30);
     for peer in 0..64 {
         bench.repair(peer, 1, 30);
-        bench.tell(peer, progress(1));
+        bench.deliver(peer, progress(1));
     }
     for peer in 0..64 {
         bench.core.handle_disconnected(PeerId(peer));
@@ -332,7 +332,7 @@ fn newcomers_displace_different_connections() {
     // They join before anything is sent.
     for peer in 0..3 {
         bench.arrive_from(origin(10 + peer as u64), 100 + peer as u64);
-        bench.tell(100 + peer as u64, Message::Join(join("equities")));
+        bench.deliver(100 + peer as u64, Message::Join(join("equities")));
     }
     let rejected: Vec<_> = (bench.drain().into_iter())
         .filter(|(_, got)| matches!(got, Got::Rejected(_)))

@@ -50,7 +50,7 @@ impl Bench {
             read_bytes,
             ..progress(0)
         };
-        self.tell(0, Message::Progress(progress));
+        self.deliver(0, Message::Progress(progress));
         self.tokens()
     }
 
@@ -201,7 +201,7 @@ fn read_connection_may_be_silent_without_requests() {
     let (mut bench, _) = Bench::reading(RepairConfig::default());
     for _ in 0..80 {
         bench.pass(1_000_000);
-        bench.tell(0, Message::Progress(progress(0)));
+        bench.deliver(0, Message::Progress(progress(0)));
         bench.core.handle_timeout(bench.now);
     }
     assert!(bench.core.peers.contains_key(&PeerId(1)));
