@@ -9,10 +9,10 @@ use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::serve::channel::Channel;
 use crate::serve::coalesce::Answer;
-use crate::serve::in_flight::InFlight;
+use crate::serve::lane::Lane;
+use crate::serve::output::Output;
 use crate::serve::peer::{PeerId, Role};
-use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::{Lane, Place};
+use crate::serve::turns::Place;
 use crate::types::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
@@ -26,12 +26,11 @@ impl RepairCore {
     /// Gives a connection a place in the order of turns, if it has output of this kind and no place yet.
     pub(super) fn schedule(&mut self, id: PeerId, lane: Lane) {
         if let Some(peer) = self.peers.get_mut(&id)
-            && peer.has_work(lane)
-            && !std::mem::replace(&mut peer.waits[lane as usize], true)
+            && peer.begins_to_wait(lane)
         {
-            self.turns[lane as usize].push(Place {
-                origin: peer.origin,
-                owner: peer.owner,
+            self.lanes.turns_mut(lane).push(Place {
+                origin: peer.origin(),
+                owner: peer.owner(),
                 peer: id,
             });
         }
@@ -42,26 +41,26 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
-        peer.waits[lane as usize] = false;
-        if !peer.outbox.is_empty() {
-            let before = peer.unread();
-            let sent = peer.outbox.take(ANSWERS_MAX, out);
-            peer.in_flight.give(sent, None);
-            (self.origins).set_unread(peer.origin, before, peer.unread());
-            if peer.outbox.is_empty()
-                && let Role::Closing(reason) = &peer.role
+        peer.end_wait(lane);
+        let (origin, output) = (peer.origin(), &mut peer.output);
+        if output.has_answers() {
+            let before = output.unread();
+            output.take(ANSWERS_MAX, out);
+            (self.origins).set_unread(origin, before, output.unread());
+            if !output.has_answers()
+                && let Role::Closing(reason) = peer.role()
             {
                 let reason = reason.clone();
                 self.remove(id, false, true, Some(reason));
             }
             return Served::Sent(Destination::Peer(id));
         }
-        let (bytes, of_origin) = (peer.backlog, self.origins.unread(peer.origin));
+        let (bytes, of_origin) = (output.backlog(), self.origins.unread(origin));
         if !self.config.may_send(bytes, of_origin) {
             // `handle_backlog` gives the connection a turn again.
             // A replay that its peer does not read takes no share of those that others read.
-            peer.is_paused = true;
-            self.origins.end_replay(peer.origin, id);
+            output.set_paused(true);
+            self.origins.end_replay(origin, id);
             return Served::Nothing;
         }
         let class = match lane {
@@ -70,7 +69,7 @@ impl RepairCore {
             Lane::Replay => NackClass::Replay,
         };
         while let Some(peer) = self.peers.get_mut(&id)
-            && let Some(at) = peer.due_mut(lane).pop()
+            && let Some(at) = peer.channels.pop_due(lane)
         {
             let served = self.serve_queue(id, at, class, now.monotonic, out);
             self.settle(id, at, lane);
@@ -86,7 +85,7 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let Some(of) = peer.channels().get(at) else {
+        let Some(of) = peer.channels.get(at) else {
             return;
         };
         let is_empty = match lane {
@@ -95,12 +94,9 @@ impl RepairCore {
             Lane::Replay => of.replay.is_empty(),
         };
         if !is_empty {
-            peer.due_mut(lane).push(at);
-        } else if lane == Lane::Replay {
-            peer.replays = peer.replays.saturating_sub(1);
-            if peer.replays == 0 {
-                self.origins.end_replay(peer.origin, id);
-            }
+            peer.channels.push_due(lane, at);
+        } else if lane == Lane::Replay && peer.channels.end_replay() {
+            self.origins.end_replay(peer.origin(), id);
         }
     }
 
@@ -116,8 +112,7 @@ impl RepairCore {
             return Served::Nothing;
         };
         let session = peer.session();
-        let (channels, in_flight) = peer.sending();
-        let of = &mut channels[at];
+        let (of, output) = (&mut peer.channels[at], &mut peer.output);
         let channel = &mut self.channels[of.channel];
         let queue = match class {
             NackClass::Repair => &mut of.repair,
@@ -152,22 +147,17 @@ impl RepairCore {
             floor = Sequence::NONE;
         }
         if let Some(gone) = queue.take_below(floor) {
-            return refuse_pending(channel, gone, (id, in_flight), out);
+            return refuse_pending(channel, gone, (id, output), out);
         }
         let multicast = answer == Answer::Multicast;
         // Require credit for a whole slot before the copy, so that no copy is wasted.
-        let buckets: [Option<&mut TokenBucket>; 2] = match class {
-            NackClass::Replay => [Some(&mut self.joiners), None],
-            NackClass::Repair if multicast => [Some(&mut self.repair), None],
-            NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
-                [Some(&mut self.repair), None]
+        let theirs = match class {
+            NackClass::Repair if !multicast && !planted(Bug::SubscriberBudgetForgotten) => {
+                session.and_then(|session| self.sessions.bucket_mut(session))
             }
-            NackClass::Repair => {
-                let session = session.and_then(|session| self.sessions.get_mut(&session));
-                let bucket = session.map(|session| &mut session.bucket);
-                [Some(&mut self.repair), bucket]
-            }
+            _ => None,
         };
+        let buckets = [Some(self.budgets.of(class)), theirs];
         let mut blocked = Nanos::ZERO;
         let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();
         for bucket in &mut charged {
@@ -182,7 +172,7 @@ impl RepairCore {
             queue.pop();
             channel.counters.lapped_copies.increment();
             let gone = SequenceRange::one(sequence);
-            return refuse_pending(channel, gone, (id, in_flight), out);
+            return refuse_pending(channel, gone, (id, output), out);
         };
         let bytes = &words_as_bytes(&self.scratch)[..len];
         let start = out.len();
@@ -194,7 +184,7 @@ impl RepairCore {
         } else {
             Message::Datagram(bytes).write(channel.id, out);
             channel.log.sent_unicast(sequence);
-            in_flight.give(out.len() - start, Some((at, sequence)));
+            output.give(out.len() - start, Some((at, sequence)));
             start + FRAME_HEAD_LEN
         };
         out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -230,9 +220,9 @@ impl RepairCore {
     /// all earlier ones, because outdated STATUS messages would only delay repairs.
     fn serve_status(&mut self, id: PeerId, now: Now, out: &mut Vec<u8>) -> Served {
         while let Some(peer) = self.peers.get_mut(&id)
-            && let Some(at) = peer.due_mut(Lane::Answers).pop()
+            && let Some(at) = peer.channels.pop_due(Lane::Answers)
         {
-            let of = &mut peer.channels_mut()[at];
+            let of = &mut peer.channels[at];
             let Some(requested_at) = of.status_due.take() else {
                 continue;
             };
@@ -243,7 +233,7 @@ impl RepairCore {
             of.end_confirmed |= status.ended;
             let start = out.len();
             Message::Status(status).write(channel.id, out);
-            peer.in_flight.give(out.len() - start, None);
+            peer.output.give(out.len() - start, None);
             self.note_end(id, at);
             return Served::Sent(Destination::Peer(id));
         }
@@ -255,7 +245,7 @@ impl RepairCore {
 fn refuse_pending(
     channel: &mut Channel,
     gone: SequenceRange,
-    (peer, in_flight): (PeerId, &mut InFlight),
+    (peer, output): (PeerId, &mut Output),
     out: &mut Vec<u8>,
 ) -> Served {
     channel.drop_pending(gone.len());
@@ -263,6 +253,6 @@ fn refuse_pending(
     let refusal = channel.refusal(gone, RefusalReason::Window, 0);
     let start = out.len();
     Message::Refused(refusal).write(channel.id, out);
-    in_flight.give(out.len() - start, None);
+    output.give(out.len() - start, None);
     Served::Sent(Destination::Peer(peer))
 }

@@ -10,7 +10,7 @@ use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
 use crate::serve::coalesce::RepairLog;
 use crate::serve::config::RepairConfig;
-use crate::serve::peer::PeerChannel;
+use crate::serve::peer_channels::PeerChannel;
 use crate::types::{
     ChannelId, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange,
 };

@@ -1,14 +1,12 @@
 //! Admission of peers: every JOIN is answered, by WELCOME or by REJECTED with its reason
 //! (docs/PROTOCOL.md §6.1).
 
-use rand_chacha::rand_core::Rng;
-
 use super::{Further, RETRY_AFTER_MS, RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::planted::{Bug, planted};
-use crate::serve::peer::{Carrier, Peer, PeerId, Role, Session, check_join, rejected};
+use crate::serve::lane::Lane;
+use crate::serve::peer::{Carrier, Peer, PeerId, Role, check_join, rejected};
 use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Now, PeerOrigin};
 
 impl RepairCore {
@@ -63,7 +61,7 @@ impl RepairCore {
             }
             indices.push(index);
         }
-        let origin = self.peers.get(&peer).map(|state| state.origin);
+        let origin = self.peers.get(&peer).map(Peer::origin);
         if let Some(origin) = origin {
             self.take_place(peer, origin)?;
         }
@@ -82,24 +80,22 @@ impl RepairCore {
                 self.event(event);
             }
         }
-        let session = self.next_session();
         let bucket = TokenBucket::new(
             self.config.subscriber_bytes_per_s,
             self.config.subscriber_burst_bytes,
             now.monotonic,
         );
-        let owner = peer;
         self.absent.returned(&join.name, peer);
-        self.sessions.insert(session, Session { owner, bucket });
+        let session = self.sessions.begin(peer, bucket);
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.role = Role::Subscriber {
+            let role = Role::Subscriber {
                 session,
                 replay: None,
                 nack: None,
                 read: None,
             };
-            state.name.clone_from(&join.name);
-            state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));
+            let channels = indices.iter().map(|i| (self.channels[*i].id, *i));
+            state.join(role, peer, join.name.clone(), channels);
         }
         self.event(RepairEvent::Joined {
             peer,
@@ -129,7 +125,7 @@ impl RepairCore {
                 "the role of the JOIN is not that of a further connection",
             ));
         };
-        let carrier = self.peers.get(&peer).map(|peer| peer.carrier);
+        let carrier = self.peers.get(&peer).map(Peer::carrier);
         if matches!(role, Role::Read { .. }) && carrier != Some(Carrier::Verbs) {
             let text = "this connection does not support READ; connect over verbs to an address in `repairs`";
             return Err(rejected(RejectCode::Protocol, text));
@@ -141,10 +137,11 @@ impl RepairCore {
                 "no repair connection has this session; it may have been closed: JOIN for repair first",
             ));
         };
-        let indices: Vec<usize> = owner.channels().iter().map(|c| c.channel).collect();
-        let (name, origin, of_session) = (owner.name.clone(), owner.origin, owner.owner);
+        let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
+        let (name, origin) = (owner.name().to_owned(), owner.origin());
+        let of_session = owner.owner();
         if matches!(role, Role::Read { .. }) {
-            (owner.channels_mut().iter_mut()).for_each(|of| of.mirrors = 0);
+            (owner.channels.iter_mut()).for_each(|of| of.mirrors = 0);
         }
         // The subscriber is authoritative: an earlier connection of this kind is gone or half open.
         let before = owner.further(&role).and_then(Option::take);
@@ -177,10 +174,8 @@ impl RepairCore {
             });
         }
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.owner = of_session;
-            state.role = role;
-            state.name = name;
-            state.follow(indices.iter().map(|i| (self.channels[*i].id, *i)));
+            let channels = indices.iter().map(|i| (self.channels[*i].id, *i));
+            state.join(role, of_session, name, channels);
         }
         Ok(Welcome {
             wire_version,
@@ -203,14 +198,12 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return Ok(());
         };
-        let before = std::mem::replace(&mut state.origin, origin);
-        self.origins.set_unread(before, state.unread(), 0);
+        let (before, unread) = (state.move_to(origin), state.output.unread());
+        self.origins.set_unread(before, unread, 0);
         if self.origins.join(before, origin, peer) {
-            for turns in &mut self.turns {
-                turns.forget_origin(before);
-            }
+            self.lanes.forget_origin(before);
         }
-        self.origins.set_unread(origin, 0, state.unread());
+        self.origins.set_unread(origin, 0, unread);
         Ok(())
     }
 
@@ -227,7 +220,7 @@ impl RepairCore {
     }
 
     fn owner_mut(&mut self, session: u64) -> Option<&mut Peer> {
-        let owner = self.sessions.get(&session)?.owner;
+        let owner = self.sessions.owner(session)?;
         self.peers.get_mut(&owner)
     }
 
@@ -249,16 +242,6 @@ impl RepairCore {
                 known.join(", ")
             ),
         )
-    }
-
-    /// Returns an unused session number that nobody can compute without the secret.
-    pub(super) fn next_session(&mut self) -> u64 {
-        loop {
-            let z = self.session_numbers.next_u64();
-            if z != 0 && !self.sessions.contains_key(&z) {
-                return z;
-            }
-        }
     }
 
     pub(super) fn reject(&mut self, peer: PeerId, reason: Rejected) {
@@ -290,12 +273,13 @@ impl RepairCore {
             // The peer was already rejected and does not read even that.
             return self.remove(peer, false, true, Some(reason));
         }
-        let before = state.unread();
-        (state.outbox).push(ChannelId(0), &Message::Rejected(reason.clone()));
-        (self.origins).set_unread(state.origin, before, state.unread());
+        let (origin, output) = (state.origin(), &mut state.output);
+        let before = output.unread();
+        output.push(ChannelId(0), &Message::Rejected(reason.clone()));
+        (self.origins).set_unread(origin, before, output.unread());
         self.resign(peer, false);
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.role = Role::Closing(reason);
+            state.close(reason);
         }
         self.schedule(peer, Lane::Answers);
     }
@@ -305,14 +289,12 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let (name, origin) = (peer.name.clone(), peer.origin);
-        self.at_end -= usize::from(peer.has_reached_end());
-        let role = std::mem::replace(&mut peer.role, Role::Connecting);
+        let (name, origin) = (peer.name().to_owned(), peer.origin());
+        self.sessions.set_at_end(peer.has_reached_end(), false);
+        let (role, channels) = peer.resign(id);
         let subscriber = matches!(role, Role::Subscriber { .. });
         self.origins.vacate(origin, id);
-        peer.replays = 0;
-        peer.owner = id;
-        for mut of in peer.take_channels() {
+        for mut of in channels {
             let channel = &mut self.channels[of.channel];
             // No multicast is compared here, so that nobody pays for the end of a connection.
             let abandoned = of.repair.clear() + of.replay.clear();
@@ -332,11 +314,9 @@ impl RepairCore {
                 nack,
                 read,
             } => {
-                self.sessions.remove(&session);
+                self.sessions.end(session);
                 self.absent.left(&name, id);
-                for turns in &mut self.turns {
-                    turns.disband(origin, id);
-                }
+                self.lanes.disband(origin, id);
                 for further in [replay, nack, read].into_iter().flatten() {
                     let reason = rejected(RejectCode::UnknownSession, Rejected::SESSION_OVER);
                     self.close(further, reason);
@@ -369,14 +349,11 @@ impl RepairCore {
     ) {
         self.resign(peer, on_purpose);
         if let Some(removed) = self.peers.remove(&peer) {
-            for turns in &mut self.turns {
-                turns.forget(peer);
-            }
-            (self.origins).set_unread(removed.origin, removed.unread(), 0);
-            if self.origins.disconnect(removed.origin, peer) {
-                for turns in &mut self.turns {
-                    turns.forget_origin(removed.origin);
-                }
+            self.lanes.forget(peer);
+            let origin = removed.origin();
+            (self.origins).set_unread(origin, removed.output.unread(), 0);
+            if self.origins.disconnect(origin, peer) {
+                self.lanes.forget_origin(origin);
             }
             self.counters.connected.set(self.peers.len() as u64);
             if report {

@@ -14,50 +14,55 @@
 
 mod absent;
 mod answer;
+mod budgets;
 mod channel;
 mod coalesce;
 mod config;
+mod events;
 mod in_flight;
 mod join;
+mod lane;
 mod nack;
 mod origins;
 mod outbox;
+mod output;
 mod peer;
+mod peer_channels;
 mod places;
 mod read_grant;
 mod request_queue;
+mod sessions;
 mod standby;
 mod standby_writes;
 mod token_bucket;
 mod turns;
 
 pub use self::config::{BURST_BYTES_MIN, RepairConfig, RepairConfigError};
+pub use self::events::{Further, RepairEvent};
 pub use self::peer::{Carrier, PeerId};
 pub use self::standby_writes::{MIRROR_WRITES_MAX, MirrorWrite};
 pub use self::token_bucket::TokenBucket;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::SeedableRng;
-
 use crate::control::{
-    Announced, FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected,
-    RepairOffer,
+    Announced, FRAME_HEAD_LEN, Instrument, Message, RejectCode, Rejected, RepairOffer,
 };
-use crate::planted::{Bug, planted};
 use crate::ring::RingReader;
 use crate::serve::absent::Absent;
+use crate::serve::budgets::Budgets;
 use crate::serve::channel::Channel;
 pub use crate::serve::channel::ChannelInfo;
+use crate::serve::events::Events;
+use crate::serve::lane::Lane;
 use crate::serve::origins::Origins;
-use crate::serve::peer::{Peer, Role, Session, rejected};
-use crate::serve::turns::{Lane, Turns};
-use crate::types::{
-    ChannelId, Epoch, Nanos, Now, PeerOrigin, RepairCounters, RepairServiceCounters,
-};
+use crate::serve::peer::{Peer, Role, rejected};
+use crate::serve::sessions::Sessions;
+use crate::serve::standby_writes::Standbys;
+use crate::serve::turns::Lanes;
+use crate::types::{ChannelId, Nanos, Now, PeerOrigin, RepairCounters, RepairServiceCounters};
 use crate::wire::WireVersions;
 use crate::wire::authentication::ChannelKeys;
 
@@ -66,8 +71,6 @@ use crate::wire::authentication::ChannelKeys;
 const ABSENT_MAX: Nanos = Nanos::from_secs(5);
 /// Interval between measurements of the live rate and checks for silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
-/// Minimum interval between two reports that the same peer is slow.
-const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 /// Retry delay in a refusal for sequences that were not sent yet.
 const AHEAD_RETRY_US: u64 = 100;
 /// Retry delay in a refusal of a replay that is too slow.
@@ -78,8 +81,6 @@ const REPLAY_RETRY_US: u64 = 100_000;
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 /// Reconnect delay for a rejected peer, where reconnecting can help.
 const RETRY_AFTER_MS: u64 = 1_000;
-/// Maximum number of queued informational events; further ones are dropped and counted.
-const NEWS_MAX: usize = 4096;
 /// Maximum number of turns in one call that send nothing: the caller reads messages between calls.
 const PASSED_MAX: u32 = 64;
 
@@ -90,114 +91,6 @@ pub enum Destination {
     Peer(PeerId),
     /// One datagram for the channel's multicast group, on all its fan-outs and lines.
     Multicast(ChannelId),
-}
-
-/// The purpose of a further connection of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Further {
-    /// Replay of history.
-    Replay,
-    /// NACKs and repairs.
-    Nack,
-    /// READ.
-    Read,
-}
-
-/// An event for the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RepairEvent {
-    /// A subscriber joined these channels.
-    Joined {
-        /// Its connection.
-        peer: PeerId,
-        /// Its name.
-        name: String,
-        /// The channels that it joined.
-        channels: Vec<ChannelId>,
-    },
-    /// A subscriber opened a further connection.
-    FurtherJoined {
-        /// Its connection.
-        peer: PeerId,
-        /// Its purpose.
-        further: Further,
-        /// The earlier connection of the same kind, which is closed in favour of this one.
-        instead_of: Option<PeerId>,
-    },
-    /// A subscriber wants to READ. The driver binds windows of the rings of these channels to its
-    /// connection and reports their location with [`RepairCore::grant`].
-    ReadJoined {
-        /// The connection to bind them to.
-        peer: PeerId,
-        /// The subscriber's name.
-        name: String,
-        /// The subscriber's session.
-        session: u64,
-        /// The attempt number to name in the grants.
-        attempt: u64,
-        /// The channels whose rings are wanted.
-        channels: Vec<ChannelId>,
-    },
-    /// Sealed datagrams of a channel are written to a standby from now on, or the request was refused.
-    Mirroring {
-        /// Its connection.
-        peer: PeerId,
-        /// Its name.
-        name: String,
-        /// The channel.
-        channel: ChannelId,
-        /// The reason of a refusal; `None` when mirroring starts.
-        refused: Option<MirrorRefusal>,
-    },
-    /// A subscriber left.
-    Left {
-        /// Its connection.
-        peer: PeerId,
-        /// Its name.
-        name: String,
-        /// Whether it announced that it leaves.
-        on_purpose: bool,
-    },
-    /// The driver closes this connection once its output is written, or at once where writing takes long.
-    /// The core no longer knows the connection.
-    Close {
-        /// The connection.
-        peer: PeerId,
-        /// The rejection that was sent; `None` when the peer left on purpose.
-        reason: Option<Rejected>,
-    },
-    /// A JOIN claimed an epoch higher than the publisher's: counted, no other effect.
-    HigherEpochClaimed {
-        /// The connection that sent the JOIN.
-        peer: PeerId,
-        /// The channel.
-        channel: ChannelId,
-        /// The claimed epoch.
-        epoch: Epoch,
-    },
-    /// A subscriber is more than half a ring behind.
-    SlowSubscriber {
-        /// Its connection.
-        peer: PeerId,
-        /// Its name.
-        name: String,
-        /// The channel on which it is behind.
-        channel: ChannelId,
-        /// How many datagrams it is behind.
-        behind: u64,
-    },
-}
-
-impl RepairEvent {
-    /// Returns whether the event is only informational, so that it may be dropped: nothing depends on it,
-    /// not even an audit. The number of all other events is bounded for each connection.
-    const fn is_news(&self) -> bool {
-        matches!(
-            self,
-            Self::HigherEpochClaimed { .. } | Self::SlowSubscriber { .. }
-        )
-    }
 }
 
 /// The outcome of an attempt to serve a peer.
@@ -219,31 +112,17 @@ pub struct RepairCore {
     by_name: BTreeMap<String, usize>,
     peers: BTreeMap<PeerId, Peer>,
     origins: Origins,
-    sessions: BTreeMap<u64, Session>,
+    sessions: Sessions,
     /// The wire versions that this publisher speaks.
     versions: WireVersions,
     /// The addresses that accept NACK connections.
     offers: Vec<RepairOffer>,
-    /// Names of the standbys whose mirror requests are accepted.
-    standbys: Vec<String>,
-    /// READ connections over which sealed datagrams are written.
-    mirrored: Vec<PeerId>,
-    /// Generates session numbers with ChaCha20 from a secret, so that known numbers reveal no others.
-    session_numbers: ChaCha20Rng,
-    /// The connections with something to send, for each [`Lane`].
-    turns: [Turns; 3],
-    /// The lane that was served last.
-    lane: Lane,
-    /// Length of the longest answer with a datagram.
-    answer_len_max: usize,
-    repair: TokenBucket,
-    joiners: TokenBucket,
-    events: VecDeque<RepairEvent>,
-    /// Number of queued events that are only informational.
-    news: usize,
+    standbys: Standbys,
+    /// The connections with something to send.
+    lanes: Lanes,
+    budgets: Budgets,
+    events: Events,
     absent: Absent,
-    /// Number of subscribers that have reached the end of all their channels.
-    at_end: usize,
     /// Work of the message that is being handled.
     work: usize,
     tick_at: Nanos,
@@ -258,12 +137,9 @@ impl fmt::Debug for RepairCore {
             .field("channels", &self.channels)
             .field("peers", &self.peers)
             .field("sessions", &self.sessions)
-            .field("sessions_given", &self.session_numbers.get_word_pos())
-            .field("turns", &self.turns)
-            .field("lane", &self.lane)
+            .field("lanes", &self.lanes)
             .field("origins", &self.origins)
-            .field("repair", &self.repair)
-            .field("joiners", &self.joiners)
+            .field("budgets", &self.budgets)
             .field("tick_at", &self.tick_at)
             .field("absent", &self.absent)
             .finish_non_exhaustive()
@@ -304,28 +180,21 @@ impl RepairCore {
             by_name: indices()
                 .map(|(it, at)| (it.info.name.clone(), at))
                 .collect(),
-            repair: TokenBucket::new(config.repair_bytes_per_s, config.repair_burst_bytes, now),
-            joiners: TokenBucket::new(config.joiner_bytes_per_s, config.joiner_burst_bytes, now),
+            budgets: Budgets::new(&config, slot_len + FRAME_HEAD_LEN, now),
             config,
             publisher,
             scratch: vec![0; slot_len / 8],
-            answer_len_max: slot_len + FRAME_HEAD_LEN,
             channels,
             peers: BTreeMap::new(),
             origins: Origins::default(),
-            sessions: BTreeMap::new(),
+            sessions: Sessions::new(secret),
             versions: WireVersions::default(),
             offers: Vec::new(),
-            standbys: Vec::new(),
-            mirrored: Vec::new(),
-            session_numbers: ChaCha20Rng::from_seed(secret),
-            turns: Default::default(),
-            lane: Lane::Replay,
+            standbys: Standbys::default(),
+            lanes: Lanes::default(),
             absent: Absent::default(),
-            at_end: 0,
             work: 0,
-            events: VecDeque::new(),
-            news: 0,
+            events: Events::default(),
             tick_at: now.after(TICK),
             counters,
         }
@@ -373,8 +242,8 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        state.heard_at = now.monotonic;
-        let connecting = state.role == Role::Connecting;
+        state.heard(now.monotonic);
+        let connecting = *state.role() == Role::Connecting;
         match (state.is_closing(), connecting, message) {
             (true, ..) => {}
             (_, true, Message::Join(join)) => self.join(now, peer, &join),
@@ -399,7 +268,7 @@ impl RepairCore {
                 self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.owe_status(at, progress.sent_at);
+                    peer.channels.owe_status(at, progress.sent_at);
                 }
                 self.schedule(peer, Lane::Answers);
             }
@@ -422,14 +291,15 @@ impl RepairCore {
     /// attempt to write.
     pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            let before = state.unread();
-            state.backlog = bytes;
-            (self.origins).set_unread(state.origin, before, state.unread());
-            let of_origin = self.origins.unread(state.origin);
-            if state.is_paused && self.config.may_send(bytes, of_origin) {
-                state.is_paused = false;
-                if state.replays > 0 {
-                    self.origins.resume_replay(state.origin, peer);
+            let (origin, output) = (state.origin(), &mut state.output);
+            let before = output.unread();
+            output.set_backlog(bytes);
+            (self.origins).set_unread(origin, before, output.unread());
+            let of_origin = self.origins.unread(origin);
+            if output.is_paused() && self.config.may_send(bytes, of_origin) {
+                output.set_paused(false);
+                if state.channels.is_replaying() {
+                    self.origins.resume_replay(origin, peer);
                 }
                 for lane in Lane::ALL {
                     self.schedule(peer, lane);
@@ -445,7 +315,7 @@ impl RepairCore {
     /// A driver without that number does not call it, and then every repeated NACK is answered again.
     pub fn handle_in_flight(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.in_flight.has_left(bytes);
+            state.output.has_left(bytes);
         }
     }
 
@@ -454,7 +324,7 @@ impl RepairCore {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
         if let Some(it) = known.filter(|it| !it.has_reached_end()) {
             let until = self.tick_at.after(ABSENT_MAX);
-            (self.absent).broke(&it.name, peer, until, self.config.peers_max);
+            (self.absent).broke(it.name(), peer, until, self.config.peers_max);
         }
         self.remove(peer, false, false, None);
     }
@@ -475,8 +345,8 @@ impl RepairCore {
         let silent_timeout = Nanos::from_us(self.config.silent_timeout_us);
         let silent: Vec<PeerId> = (self.peers.iter())
             .filter(|(_, peer)| {
-                let silence = now.monotonic.since(peer.heard_at);
-                match peer.role {
+                let silence = peer.silence(now.monotonic);
+                match peer.role() {
                     Role::Connecting => silence >= join_timeout,
                     Role::Subscriber { .. } | Role::Closing(_) => silence >= silent_timeout,
                     Role::Replay { .. } | Role::Nack { .. } | Role::Read { .. } => false,
@@ -499,17 +369,16 @@ impl RepairCore {
     /// returns `None`. A call that only drops requests that
     /// multicast has answered ends after 64 turns; [`Self::poll_timeout`] is due at once then.
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
-        while let Some(peer) = self.turns[Lane::Repair as usize].resumed(now.monotonic) {
+        while let Some(peer) = self.lanes.turns_mut(Lane::Repair).resumed(now.monotonic) {
             self.schedule(peer, Lane::Repair);
         }
         let mut passed = 0;
         for _ in Lane::ALL {
-            self.lane = self.lane.next();
-            let lane = self.lane;
+            let lane = self.lanes.next();
             while passed < PASSED_MAX
-                && self.turns[lane as usize].is_waiting()
-                && self.has_budget(lane, now.monotonic)
-                && let Some(peer) = self.turns[lane as usize].pop()
+                && self.lanes.turns(lane).is_waiting()
+                && self.budgets.has(lane, now.monotonic)
+                && let Some(peer) = self.lanes.turns_mut(lane).pop()
             {
                 match self.serve(peer, lane, now, out) {
                     Served::Sent(destination) => {
@@ -517,7 +386,7 @@ impl RepairCore {
                         return Some(destination);
                     }
                     Served::Blocked(until) => {
-                        self.turns[lane as usize].pause(peer, until);
+                        self.lanes.turns_mut(lane).pause(peer, until);
                     }
                     Served::Passed => {
                         passed += 1;
@@ -530,40 +399,22 @@ impl RepairCore {
         None
     }
 
-    /// Returns whether the budget of all allows a datagram of this lane. While it does not, nobody is asked.
-    fn has_budget(&mut self, lane: Lane, now: Nanos) -> bool {
-        let bucket = match lane {
-            Lane::Answers => return true,
-            Lane::Repair => &mut self.repair,
-            Lane::Replay => &mut self.joiners,
-        };
-        bucket.has(now, self.answer_len_max) || planted(Bug::BudgetIgnored)
-    }
-
     /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        let [answers, repair, replay] = &self.turns;
-        let at = |turns: &Turns, bucket: &TokenBucket| {
-            let has_budget_at = bucket.available_at(self.answer_len_max);
-            let waits_until = turns.is_waiting().then_some(has_budget_at);
-            let next = turns.resumes_at().into_iter().chain(waits_until).min();
+        let at = |lane| {
+            let turns = self.lanes.turns(lane);
+            let budget = turns.is_waiting().then(|| self.budgets.available_at(lane));
+            let next = turns.resumes_at().into_iter().chain(budget).min();
             next.unwrap_or(Nanos::MAX)
         };
-        let answers = if answers.is_waiting() {
-            Nanos::ZERO
-        } else {
-            Nanos::MAX
-        };
-        let (repair, replay) = (at(repair, &self.repair), at(replay, &self.joiners));
+        let [answers, repair, replay] = Lane::ALL.map(at);
         Some(self.tick_at.min(answers).min(repair).min(replay))
     }
 
     /// Returns the next event, oldest first.
     pub fn poll(&mut self) -> Option<RepairEvent> {
-        let event = self.events.pop_front()?;
-        self.news -= usize::from(event.is_news());
-        Some(event)
+        self.events.pop()
     }
 
     /// Returns the number of subscribers of this channel, and their maximum random wait before a first NACK:
@@ -592,7 +443,7 @@ impl RepairCore {
     #[must_use]
     pub fn short_of_end(&self) -> usize {
         // Each session has one subscriber.
-        self.sessions.len() - self.at_end + self.absent.awaited()
+        self.sessions.short_of_end() + self.absent.awaited()
     }
 
     /// Records whether a subscriber has reached the end of a channel, once a STATUS has confirmed it.
@@ -600,15 +451,15 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let of = &peer.channels()[at];
+        let of = &peer.channels[at];
         if !of.end_confirmed {
             return;
         }
         let end = self.channels[of.channel].view().newest;
         let is_at_end = of.progress.is_some_and(|it| it.sequence >= end);
         let before = peer.has_reached_end();
-        peer.set_at_end(at, is_at_end);
-        self.at_end = self.at_end - usize::from(before) + usize::from(peer.has_reached_end());
+        peer.channels.set_at_end(at, is_at_end);
+        self.sessions.set_at_end(before, peer.has_reached_end());
     }
 
     /// Sets the wire versions to speak, if they differ from those of this code.
@@ -648,7 +499,7 @@ impl RepairCore {
                 continue;
             }
             let (channel, epoch) = (self.channels[at].id, self.channels[at].epoch);
-            let follows = |peer: &Peer| peer.channels().iter().any(|of| of.channel == at);
+            let follows = |peer: &Peer| peer.channels.iter().any(|of| of.channel == at);
             let peers = self
                 .peers
                 .iter()
@@ -685,14 +536,9 @@ impl RepairCore {
     }
 
     fn event(&mut self, event: RepairEvent) {
-        if event.is_news() {
-            if self.news >= NEWS_MAX {
-                self.counters.events_dropped.increment();
-                return;
-            }
-            self.news += 1;
+        if !self.events.push(event) {
+            self.counters.events_dropped.increment();
         }
-        self.events.push_back(event);
     }
 }
 

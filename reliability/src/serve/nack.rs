@@ -3,13 +3,13 @@
 
 use super::{
     AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, REPLAY_RETRY_US, RETRY_AFTER_MS, RepairCore, RepairEvent,
-    SLOW_EVERY, TOO_SLOW_RETRY_US,
+    TOO_SLOW_RETRY_US,
 };
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode, Rejected};
 use crate::planted::{Bug, planted};
 use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
+use crate::serve::lane::Lane;
 use crate::serve::peer::{Peer, PeerId, Role, rejected};
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 /// Work of one look-up in the repair log, in bytes of input that cost as much to read.
@@ -46,8 +46,8 @@ impl RepairCore {
     /// not join is a protocol error.
     pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
         let state = self.peers.get(&peer)?;
-        let found = state.place_of(channel);
-        let found = found.map(|at| (state.channels()[at].channel, at));
+        let found = state.channels.place_of(channel);
+        let found = found.map(|at| (state.channels[at].channel, at));
         if found.is_none() {
             self.break_off(
                 peer,
@@ -74,20 +74,15 @@ impl RepairCore {
         if progress.epoch != channel.epoch || !state.is_subscriber() {
             return;
         }
-        let (of, slow_at) = state.progressing(at);
+        let of = &mut state.channels[at];
         of.progress = Some(progress);
         let is_after_end = of.end_confirmed;
         let behind = channel.view().newest.since(progress.sequence);
         let slots = channel.ring.geometry().slots();
-        if of.slow {
-            of.slow = behind > slots / 4;
-        } else if behind > slots / 2 && now.monotonic >= *slow_at {
-            // A slow peer that may not be reported yet is still slow at its next PROGRESS.
-            of.slow = true;
-            *slow_at = now.monotonic.after(SLOW_EVERY);
+        if state.comes_to_be_slow(at, behind, slots, now.monotonic) {
             let event = RepairEvent::SlowSubscriber {
                 peer,
-                name: state.name.clone(),
+                name: state.name().to_owned(),
                 channel: channel.id,
                 behind,
             };
@@ -112,7 +107,7 @@ impl RepairCore {
         };
         // A further connection carries one class of NACKs. Where a replay connection exists, replay belongs
         // there.
-        let role = self.peers.get(&peer).map(|p| p.role.clone());
+        let role = self.peers.get(&peer).map(|p| p.role().clone());
         let counters = &self.channels[index].counters;
         let (class, elsewhere) = match role {
             Some(Role::Replay { .. }) => (NackClass::Replay, false),
@@ -181,7 +176,7 @@ impl RepairCore {
             let Some(state) = self.peers.get(&peer) else {
                 return;
             };
-            let rest = state.in_flight.rest_of(at, held);
+            let rest = state.output.rest_of(at, held);
             let in_flight = held.len() - rest.map_or(0, |rest| rest.len());
             (self.channels[index].counters.nacks_duplicate).add(in_flight);
             if let Some(rest) = rest {
@@ -220,8 +215,8 @@ impl RepairCore {
             return;
         };
         // A peer that does not read takes its place when it reads again.
-        let (origin, is_paused) = (peer.origin, peer.is_paused);
-        let Some(of) = peer.channels_mut().get_mut(at) else {
+        let (origin, is_paused) = (peer.origin(), peer.output.is_paused());
+        let Some(of) = peer.channels.get_mut(at) else {
             return;
         };
         let channel = &mut self.channels[index];
@@ -268,11 +263,13 @@ impl RepairCore {
                 let lane = match class {
                     NackClass::Repair => Lane::Repair,
                     NackClass::Replay => {
-                        peer.replays += usize::from(was_empty);
+                        if was_empty {
+                            peer.channels.begin_replay();
+                        }
                         Lane::Replay
                     }
                 };
-                peer.due_mut(lane).push(at);
+                peer.channels.push_due(lane, at);
             }
             None => {
                 let bytes =
@@ -288,28 +285,28 @@ impl RepairCore {
     /// Returns the asker: the subscriber's owner connection, on whichever connection the NACK came.
     fn asker(&self, id: PeerId) -> PeerId {
         let session = self.peers.get(&id).and_then(Peer::session);
-        let session = session.and_then(|session| self.sessions.get(&session));
-        session.map_or(id, |session| session.owner)
+        let owner = session.and_then(|session| self.sessions.owner(session));
+        owner.unwrap_or(id)
     }
 
     /// Returns the number of pending runs on the other connection of this session.
     fn ranges_elsewhere(&self, id: PeerId, at: usize, class: NackClass) -> usize {
         let owner = self.asker(id);
-        let other = match self.peers.get(&owner).map(|peer| &peer.role) {
+        let other = match self.peers.get(&owner).map(Peer::role) {
             Some(Role::Subscriber { nack, .. }) if owner == id => *nack,
             _ => Some(owner),
         };
         let other = other.filter(|other| class == NackClass::Repair && *other != id);
         let other = other.and_then(|other| self.peers.get(&other));
         // The channels have the same order on all connections of a session.
-        let of = other.and_then(|other| other.channels().get(at));
+        let of = other.and_then(|other| other.channels.get(at));
         of.map_or(0, |of| of.repair.runs())
     }
 
     /// Returns the guaranteed rate of a replay of this connection, in bytes per second.
     fn replay_share(&self, peer: PeerId) -> u64 {
         let bytes_per_s = self.config.joiner_bytes_per_s;
-        let origin = self.peers.get(&peer).map(|it| it.origin);
+        let origin = self.peers.get(&peer).map(Peer::origin);
         origin.map_or(bytes_per_s, |origin| {
             (self.origins).replay_share(bytes_per_s, origin, peer)
         })
@@ -343,17 +340,18 @@ impl RepairCore {
         if state.is_closing() {
             return;
         }
-        let before = state.unread();
-        let len = state.outbox.push(channel, message);
+        let (origin, output) = (state.origin(), &mut state.output);
+        let before = output.unread();
+        let len = output.push(channel, message);
         self.work += len / ANSWER_BYTES_PER_WORK;
-        let (unread, origin) = (state.unread(), state.origin);
+        let unread = output.unread();
         let of_origin = self.origins.unread(origin).saturating_add(len);
         let welcomes = matches!(message, Message::Welcome(_));
         if self.config.may_answer(unread, of_origin, welcomes) {
             self.origins.set_unread(origin, before, unread);
             return self.schedule(peer, Lane::Answers);
         }
-        state.outbox.undo(len);
+        output.undo(len);
         self.counters.overflow_disconnects.increment();
         let text = format!(
             "{unread} bytes of answers are unread, and {of_origin} of this host in all; read answers as they \

@@ -1,22 +1,20 @@
-//! The connections of the repair service: their purpose, their queued output, and their subscriber's
-//! progress. Each holds a bounded amount of memory, whatever its peer does.
-
-use std::collections::VecDeque;
+//! The connections of the repair service: their purpose, their channels and their output. Each holds a bounded
+//! amount of memory, whatever its peer does.
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
-use crate::serve::in_flight::InFlight;
-use crate::serve::outbox::Outbox;
-use crate::serve::request_queue::PendingRanges;
+use crate::control::{Join, NAME_LEN_MAX, Purpose, RejectCode, Rejected};
+use crate::serve::lane::Lane;
+use crate::serve::output::Output;
+use crate::serve::peer_channels::{PeerChannel, PeerChannels};
 use crate::serve::standby_writes::MirrorWriter;
-use crate::serve::token_bucket::TokenBucket;
-use crate::serve::turns::Lane;
 use crate::types::{ChannelId, Nanos, PeerOrigin};
 use crate::wire::WireVersions;
 
 /// Maximum number of channels in one JOIN.
 pub(super) const JOIN_CHANNELS_MAX: usize = 256;
+/// Minimum interval between two reports that the same peer is slow.
+const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 
 /// Number of a connection, assigned by the driver and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,124 +51,25 @@ pub(crate) enum Role {
     Closing(Rejected),
 }
 
-/// The shared state of a subscriber's connections.
-#[derive(Clone, Debug)]
-pub(crate) struct Session {
-    /// The connection that follows the session's channels.
-    pub(crate) owner: PeerId,
-    /// The repair budget, shared by all connections of the session.
-    pub(crate) bucket: TokenBucket,
-}
-
-/// The state of a peer on one channel.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PeerChannel {
-    /// Index of the channel in the core.
-    pub(crate) channel: usize,
-    /// The peer's last PROGRESS in the channel's epoch.
-    pub(crate) progress: Option<Progress>,
-    /// `sent_at` of the peer's last PROGRESS, while a STATUS is due.
-    pub(crate) status_due: Option<Nanos>,
-    /// Whether a STATUS has confirmed the end of the session. END alone does not end it.
-    pub(crate) end_confirmed: bool,
-    /// Whether the peer was reported as slow.
-    pub(crate) slow: bool,
-    /// Number of MIRRORs since the last READ connection of the session.
-    pub(crate) mirrors: u8,
-    /// The grant to READ the ring.
-    pub(crate) granted: Option<Grant>,
-    /// Number of the last report in the peer's cursor.
-    pub(crate) reported: u64,
-    pub(crate) repair: PendingRanges,
-    /// Number of the channel's multicasts before the sequences in `repair` were requested.
-    pub(crate) multicasts_seen: u64,
-    pub(crate) replay: PendingRanges,
-    /// Whether the peer has reached the end: END, and the STATUS that confirms it.
-    pub(crate) is_at_end: bool,
-}
-
-impl PeerChannel {
-    pub(crate) fn of(channel: usize) -> Self {
-        Self {
-            channel,
-            ..Self::default()
-        }
-    }
-}
-
-/// The channels of a connection with output of one kind, in the order of their turns. A channel whose output
-/// was taken elsewhere may still be listed.
-#[derive(Debug, Default)]
-pub(crate) struct Due {
-    order: VecDeque<usize>,
-    is_listed: Vec<bool>,
-}
-
-impl Due {
-    fn of(channels: usize) -> Self {
-        Self {
-            order: VecDeque::with_capacity(channels),
-            is_listed: vec![false; channels],
-        }
-    }
-
-    /// Adds a channel of the connection at the end, unless it is listed.
-    pub(crate) fn push(&mut self, at: usize) {
-        if let Some(is_listed) = self.is_listed.get_mut(at)
-            && !std::mem::replace(is_listed, true)
-        {
-            self.order.push_back(at);
-        }
-    }
-
-    /// Removes and returns the channel whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<usize> {
-        let at = self.order.pop_front()?;
-        self.is_listed[at] = false;
-        Some(at)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-}
-
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The origin of its session; before it has one, its own.
-    pub(crate) origin: PeerOrigin,
+    origin: PeerOrigin,
     /// The connection that owns its session; before it has one, and afterwards, itself.
-    pub(crate) owner: PeerId,
-    pub(crate) role: Role,
-    pub(crate) carrier: Carrier,
-    pub(crate) name: String,
-    channels: Vec<PeerChannel>,
-    /// The place of each channel in `channels`, in ascending order of the channels.
-    by_id: Vec<(ChannelId, usize)>,
-    /// The channels with output, for each [`Lane`].
-    due: [Due; 3],
+    owner: PeerId,
+    role: Role,
+    carrier: Carrier,
+    name: String,
+    pub(super) channels: PeerChannels,
     /// Whether the connection waits for its turn, for each [`Lane`].
-    pub(crate) waits: [bool; 3],
-    /// Number of channels that wait for replay.
-    pub(crate) replays: usize,
-    /// Number of channels on which the peer has reached the end.
-    at_end: usize,
-    /// Answers that cost no budget: WELCOME, REFUSED, GRANT, REJECTED.
-    pub(crate) outbox: Outbox,
-    /// Bytes that the driver has not sent yet.
-    pub(crate) backlog: usize,
-    /// Whether it gets nothing until it or its origin has read more.
-    pub(crate) is_paused: bool,
-    /// Answers that have not arrived yet.
-    pub(crate) in_flight: InFlight,
-    pub(crate) heard_at: Nanos,
+    waits: [bool; 3],
+    pub(super) output: Output,
+    heard_at: Nanos,
     /// Time before which the peer is not reported as slow.
-    pub(crate) slow_at: Nanos,
+    slow_at: Nanos,
     /// The WRITEs over the connection; for READ connections only.
-    pub(crate) writes: MirrorWriter,
-    /// Whether WRITEs over the connection are denied; for READ connections only.
-    pub(crate) writes_denied: bool,
+    pub(super) writes: MirrorWriter,
 }
 
 impl Peer {
@@ -181,21 +80,74 @@ impl Peer {
             role: Role::Connecting,
             carrier,
             name: String::new(),
-            channels: Vec::new(),
-            by_id: Vec::new(),
-            due: Default::default(),
+            channels: PeerChannels::default(),
             waits: [false; 3],
-            replays: 0,
-            at_end: 0,
-            outbox: Outbox::default(),
-            backlog: 0,
-            is_paused: false,
-            in_flight: InFlight::default(),
+            output: Output::default(),
             heard_at: now,
             slow_at: Nanos::ZERO,
             writes: MirrorWriter::default(),
-            writes_denied: false,
         }
+    }
+
+    /// Gives the connection its role in a session, and its channels, each with its index in the core.
+    pub(crate) fn join(
+        &mut self,
+        role: Role,
+        owner: PeerId,
+        name: String,
+        channels: impl Iterator<Item = (ChannelId, usize)>,
+    ) {
+        self.role = role;
+        self.owner = owner;
+        self.name = name;
+        self.channels = PeerChannels::new(channels);
+    }
+
+    /// Ends the connection's role, and returns it with the state of the channels. `id` is the connection.
+    pub(crate) fn resign(&mut self, id: PeerId) -> (Role, Vec<PeerChannel>) {
+        self.owner = id;
+        let role = std::mem::replace(&mut self.role, Role::Connecting);
+        (role, std::mem::take(&mut self.channels).into_all())
+    }
+
+    /// Closes the connection once its output is sent, which ends with this rejection.
+    pub(crate) fn close(&mut self, reason: Rejected) {
+        self.role = Role::Closing(reason);
+    }
+
+    /// Moves the connection to the origin of its session, and returns the origin before.
+    pub(crate) const fn move_to(&mut self, origin: PeerOrigin) -> PeerOrigin {
+        std::mem::replace(&mut self.origin, origin)
+    }
+
+    pub(crate) const fn origin(&self) -> PeerOrigin {
+        self.origin
+    }
+
+    pub(crate) const fn owner(&self) -> PeerId {
+        self.owner
+    }
+
+    pub(crate) const fn role(&self) -> &Role {
+        &self.role
+    }
+
+    pub(crate) const fn carrier(&self) -> Carrier {
+        self.carrier
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Records that the peer sent a message.
+    pub(crate) const fn heard(&mut self, now: Nanos) {
+        self.heard_at = now;
+    }
+
+    /// Returns the time since the peer's last message.
+    pub(crate) fn silence(&self, now: Nanos) -> Nanos {
+        now.since(self.heard_at)
     }
 
     /// Returns whether the connection joined for repair and so represents its subscriber.
@@ -203,81 +155,47 @@ impl Peer {
         matches!(self.role, Role::Subscriber { .. })
     }
 
-    /// Sets the channels that the connection follows, each with its index in the core.
-    pub(crate) fn follow(&mut self, channels: impl Iterator<Item = (ChannelId, usize)>) {
-        let channels: Vec<_> = channels.collect();
-        self.by_id = (channels.iter().enumerate())
-            .map(|(at, (id, _))| (*id, at))
-            .collect();
-        self.by_id.sort_unstable();
-        self.due = [(); 3].map(|()| Due::of(channels.len()));
-        self.channels = (channels.into_iter())
-            .map(|(_, index)| PeerChannel::of(index))
-            .collect();
-    }
-
-    /// Removes and returns the state of all channels.
-    pub(crate) fn take_channels(&mut self) -> Vec<PeerChannel> {
-        self.by_id.clear();
-        self.at_end = 0;
-        self.due = Default::default();
-        std::mem::take(&mut self.channels)
-    }
-
-    /// Returns the place of a channel in [`Self::channels`].
-    pub(crate) fn place_of(&self, channel: ChannelId) -> Option<usize> {
-        let found = self.by_id.binary_search_by_key(&channel, |(id, _)| *id);
-        found.ok().map(|at| self.by_id[at].1)
-    }
-
-    pub(crate) fn channels(&self) -> &[PeerChannel] {
-        &self.channels
-    }
-
-    pub(crate) fn channels_mut(&mut self) -> &mut [PeerChannel] {
-        &mut self.channels
-    }
-
-    /// Returns what an answer changes: the state of the channels, and the bytes in flight.
-    pub(crate) fn sending(&mut self) -> (&mut [PeerChannel], &mut InFlight) {
-        (&mut self.channels, &mut self.in_flight)
-    }
-
-    /// Returns what a PROGRESS changes: the state of a channel, and the time before which the peer is not
-    /// reported as slow.
-    pub(crate) fn progressing(&mut self, at: usize) -> (&mut PeerChannel, &mut Nanos) {
-        (&mut self.channels[at], &mut self.slow_at)
-    }
-
-    /// Records whether the peer has reached the end of a channel.
-    pub(crate) fn set_at_end(&mut self, at: usize, is_at_end: bool) {
-        let before = std::mem::replace(&mut self.channels[at].is_at_end, is_at_end);
-        self.at_end = self.at_end - usize::from(before) + usize::from(is_at_end);
+    /// Records that the peer is so many datagrams behind on a channel with this many slots. Returns whether it
+    /// is to be reported as slow: when it comes to be more than half a ring behind, and not again before it
+    /// is at most a quarter behind.
+    pub(crate) fn comes_to_be_slow(
+        &mut self,
+        at: usize,
+        behind: u64,
+        slots: u64,
+        now: Nanos,
+    ) -> bool {
+        let of = &mut self.channels[at];
+        if of.slow {
+            of.slow = behind > slots / 4;
+            return false;
+        }
+        // A slow peer that may not be reported yet is still slow at its next PROGRESS.
+        of.slow = behind > slots / 2 && now >= self.slow_at;
+        if of.slow {
+            self.slow_at = now.after(SLOW_EVERY);
+        }
+        of.slow
     }
 
     /// Returns whether it is a subscriber that has reached the end of all its channels.
     pub(crate) fn has_reached_end(&self) -> bool {
-        self.is_subscriber() && self.at_end == self.channels.len()
+        self.is_subscriber() && self.channels.have_ended()
     }
 
-    /// Returns the bytes that the peer has not read, as far as known: those in the core and in the driver.
-    pub(crate) const fn unread(&self) -> usize {
-        self.outbox.len().saturating_add(self.backlog)
+    /// Returns whether the connection must be given a place in the order of turns: it may have output of this
+    /// kind, and did not wait. It waits from now on.
+    pub(crate) fn begins_to_wait(&mut self, lane: Lane) -> bool {
+        self.has_work(lane) && !std::mem::replace(&mut self.waits[lane as usize], true)
     }
 
-    pub(crate) const fn due_mut(&mut self, lane: Lane) -> &mut Due {
-        &mut self.due[lane as usize]
+    /// Records that the connection's turn has come.
+    pub(crate) const fn end_wait(&mut self, lane: Lane) {
+        self.waits[lane as usize] = false;
     }
 
-    /// Records that a STATUS is due that answers a PROGRESS of this time.
-    pub(crate) fn owe_status(&mut self, at: usize, requested_at: Nanos) {
-        self.channels[at].status_due = Some(requested_at);
-        self.due_mut(Lane::Answers).push(at);
-    }
-
-    /// Returns whether output of this kind may wait to be sent.
-    pub(crate) fn has_work(&self, lane: Lane) -> bool {
-        lane == Lane::Answers && !self.outbox.is_empty() || !self.due[lane as usize].is_empty()
+    fn has_work(&self, lane: Lane) -> bool {
+        lane == Lane::Answers && self.output.has_answers() || self.channels.is_due(lane)
     }
 
     /// Returns the slot for a subscriber's further connection of this kind.
@@ -420,29 +338,53 @@ mod tests {
     fn peer_with_due_output_has_work_of_its_lane() {
         let origin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
         let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
-        let work = |peer: &Peer| Lane::ALL.map(|lane| peer.has_work(lane));
-        assert_eq!(work(&peer), [false; 3]);
-        peer.outbox.push(ChannelId(9), &Message::Leave);
-        assert_eq!(work(&peer), [true, false, false]);
-        peer.outbox.take(0, &mut Vec::new());
-        peer.follow([(ChannelId(9), 3), (ChannelId(7), 4)].into_iter());
-        assert_eq!(work(&peer), [false; 3]);
-        let places = [7, 8, 9].map(|id| peer.place_of(ChannelId(id)));
-        assert_eq!(places, [Some(1), None, Some(0)]);
-        peer.owe_status(1, Nanos(5));
-        peer.owe_status(1, Nanos(6));
-        peer.due_mut(Lane::Replay).push(0);
-        assert_eq!(work(&peer), [true, false, true]);
-        let status = peer.due_mut(Lane::Answers);
-        assert_eq!([status.pop(), status.pop()], [Some(1), None]);
-        assert_eq!(peer.channels()[1].status_due, Some(Nanos(6)));
-        assert!(!peer.is_closing());
-        assert_eq!(peer.take_channels().len(), 2);
-        assert_eq!(
-            (work(&peer), peer.place_of(ChannelId(7))),
-            ([false; 3], None)
-        );
-        peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
+        let begins = |peer: &mut Peer| Lane::ALL.map(|lane| peer.begins_to_wait(lane));
+        assert_eq!(begins(&mut peer), [false; 3]);
+        peer.output.push(ChannelId(9), &Message::Leave);
+        assert_eq!(begins(&mut peer), [true, false, false]);
+        assert_eq!(begins(&mut peer), [false; 3], "it waits already");
+        for lane in Lane::ALL {
+            peer.end_wait(lane);
+        }
+        peer.output.take(0, &mut Vec::new());
+        let role = Role::Replay { session: 1 };
+        let channels = [(ChannelId(9), 3), (ChannelId(7), 4)];
+        peer.join(role.clone(), PeerId(2), "risk".into(), channels.into_iter());
+        assert_eq!(begins(&mut peer), [false; 3]);
+        peer.channels.push_due(Lane::Replay, 0);
+        assert_eq!(begins(&mut peer), [false, false, true]);
+        peer.end_wait(Lane::Replay);
+        let (before, channels) = peer.resign(PeerId(1));
+        assert_eq!((before, channels.len()), (role, 2));
+        assert_eq!(begins(&mut peer), [false; 3]);
+        assert_eq!((peer.owner(), peer.is_closing()), (PeerId(1), false));
+        peer.close(rejected(RejectCode::Overflow, "so"));
         assert!(peer.is_closing());
+    }
+
+    #[test]
+    fn slow_peer_is_reported_once_until_it_catches_up() {
+        let origin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
+        let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
+        let role = Role::Replay { session: 1 };
+        peer.join(
+            role,
+            PeerId(1),
+            "risk".into(),
+            [(ChannelId(9), 0)].into_iter(),
+        );
+        let mut slow = |behind, ms| peer.comes_to_be_slow(0, behind, 64, Nanos::from_ms(ms));
+        let reports = [
+            slow(32, 1),
+            slow(33, 1),
+            slow(60, 2_000),
+            slow(16, 2_000),
+            slow(33, 2_000),
+            slow(16, 2_001),
+            slow(33, 2_002),
+            slow(33, 3_000),
+        ];
+        let expected = [false, true, false, false, true, false, false, true];
+        assert_eq!(reports, expected);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::RepairCore;
 use crate::control::{
-    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
+    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, NackClass, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
 use crate::serve::peer::PeerId;
@@ -39,8 +39,8 @@ impl RepairCore {
             cursor: None,
         };
         if let Some(state) = self.peers.get_mut(&owner) {
-            state.channels_mut()[at].granted = Some(grant);
-            state.channels_mut()[at].reported = 0;
+            state.channels[at].granted = Some(grant);
+            state.channels[at].reported = 0;
         }
         self.counters.read_grants.increment();
         self.renew_tokens(now, owner, index, at, 0);
@@ -54,7 +54,7 @@ impl RepairCore {
             return false;
         };
         let owned = self.peers.get_mut(&owner);
-        let Some(grant) = owned.and_then(|peer| peer.channels_mut()[at].granted.as_mut()) else {
+        let Some(grant) = owned.and_then(|peer| peer.channels[at].granted.as_mut()) else {
             return false;
         };
         grant.cursor = Some(cursor);
@@ -78,7 +78,7 @@ impl RepairCore {
         let counters = Arc::clone(&self.channels[index].counters);
         let state = self.peers.get_mut(&owner)?;
         let session = state.session();
-        let of = &mut state.channels_mut()[at];
+        let of = &mut state.channels[at];
         if words[NUMBER_WORD] == of.reported {
             return None;
         }
@@ -139,7 +139,7 @@ impl RepairCore {
             return;
         };
         let session = state.session();
-        let Some(grant) = &mut state.channels_mut()[at].granted else {
+        let Some(grant) = &mut state.channels[at].granted else {
             return;
         };
         // A subscriber that claims to have READ more than its grant gains nothing: `left` is then 0.
@@ -148,14 +148,15 @@ impl RepairCore {
         if left >= span / 2 && !is_first {
             return;
         }
-        let session = session.and_then(|session| self.sessions.get_mut(&session));
-        let Some(session) = session else {
+        let bucket = session.and_then(|session| self.sessions.bucket_mut(session));
+        let Some(bucket) = bucket else {
             return;
         };
-        let theirs = session.bucket.take_up_to(now.monotonic, span - left);
+        let theirs = bucket.take_up_to(now.monotonic, span - left);
         // Half of the shared burst is reserved for NACKs.
-        let given = self.repair.take_upper_half(now.monotonic, theirs);
-        session.bucket.give_back(theirs - given);
+        let shared = self.budgets.of(NackClass::Repair);
+        let given = shared.take_upper_half(now.monotonic, theirs);
+        bucket.give_back(theirs - given);
         grant.tokens += given;
         if given == 0 && !is_first {
             return;
@@ -172,7 +173,7 @@ impl RepairCore {
     #[must_use]
     pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
         let session = self.session_number(peer)?;
-        Some(self.sessions.get(&session)?.owner)
+        self.sessions.owner(session)
     }
 
     /// Returns the number of the session that a connection joined. Only the publisher and the subscriber know
@@ -184,11 +185,11 @@ impl RepairCore {
 
     /// Revokes all grants of a session whose READ connection ended.
     pub(super) fn grants_over(&mut self, session: u64) {
-        let owner = self.sessions.get(&session).map(|session| session.owner);
+        let owner = self.sessions.owner(session);
         let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
             return;
         };
-        for of in owner.channels_mut() {
+        for of in owner.channels.iter_mut() {
             of.granted = None;
         }
     }
@@ -197,12 +198,15 @@ impl RepairCore {
     /// owner.
     fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
         let (session, _) = self.peers.get(&peer)?.reads()?;
-        let owner = self.sessions.get(&session)?.owner;
+        let owner = self.sessions.owner(session)?;
         let index = *self.by_id.get(&channel)?;
         Some((owner, index, self.place_of(owner, index)?))
     }
 
     fn place_of(&self, peer: PeerId, index: usize) -> Option<usize> {
-        self.peers.get(&peer)?.place_of(self.channels[index].id)
+        self.peers
+            .get(&peer)?
+            .channels
+            .place_of(self.channels[index].id)
     }
 }

@@ -5,7 +5,7 @@ use super::{RepairCore, RepairEvent};
 use crate::control::{Message, MirrorRefusal, MirrorRefused, Mirroring};
 use crate::serve::channel::Channel;
 use crate::serve::peer::{PeerId, Role};
-use crate::serve::standby_writes::{MirrorWrite, MirrorWriter, Writable};
+use crate::serve::standby_writes::{MirrorWrite, Writable};
 use crate::types::{ChannelId, SequenceRange};
 
 /// Maximum requests by a subscriber to mirror a channel before its next READ connection. One request
@@ -15,14 +15,14 @@ pub(super) const MIRRORS_MAX: u8 = 4;
 impl RepairCore {
     /// Sets the names of the standbys whose mirror requests are accepted: those that may take over.
     pub fn set_standbys(&mut self, names: Vec<String>) {
-        self.standbys = names;
+        self.standbys.set_names(names);
     }
 
     /// Returns whether any datagrams are mirrored. Then [`RepairCore::poll_write`] must be called after each
     /// possible send.
     #[must_use]
     pub const fn is_mirrored(&self) -> bool {
-        !self.mirrored.is_empty()
+        !self.standbys.written().is_empty()
     }
 
     /// Handles a standby's request to write sealed datagrams to its memory.
@@ -32,7 +32,7 @@ impl RepairCore {
         };
         // Each request is answered, reported and audited, so their number must be bounded.
         if let Some(state) = self.peers.get_mut(&peer) {
-            let asked = &mut state.channels_mut()[at].mirrors;
+            let asked = &mut state.channels[at].mirrors;
             *asked = asked.saturating_add(1);
             if *asked > MIRRORS_MAX {
                 let text = format!(
@@ -52,7 +52,7 @@ impl RepairCore {
 
     /// Emits [`RepairEvent::Mirroring`] for the driver.
     fn mirroring(&mut self, peer: PeerId, channel: ChannelId, refused: Option<MirrorRefusal>) {
-        let name = self.peers.get(&peer).map(|peer| peer.name.clone());
+        let name = self.peers.get(&peer).map(|peer| peer.name().to_owned());
         self.event(RepairEvent::Mirroring {
             peer,
             name: name.unwrap_or_default(),
@@ -68,10 +68,10 @@ impl RepairCore {
         wish: &Mirroring,
     ) -> Result<(), MirrorRefusal> {
         let owner = self.peers.get(&peer).ok_or(MirrorRefusal::Attempt)?;
-        if !self.standbys.contains(&owner.name) {
+        if !self.standbys.accepts(owner.name()) {
             return Err(MirrorRefusal::NotAllowed);
         }
-        let Role::Subscriber { read, .. } = owner.role else {
+        let Role::Subscriber { read, .. } = *owner.role() else {
             return Err(MirrorRefusal::Attempt);
         };
         let channel = &self.channels[index];
@@ -83,14 +83,9 @@ impl RepairCore {
         if reads.reads().is_none_or(|(_, it)| it != wish.attempt) {
             return Err(MirrorRefusal::Attempt);
         }
-        if reads.writes_denied {
-            return Err(MirrorRefusal::Denied);
-        }
         let (geometry, newest) = (channel.ring.geometry(), channel.ring.sent_by_any());
         (reads.writes).begin(index, wish.inbox, geometry, newest)?;
-        if !self.mirrored.contains(&id) {
-            self.mirrored.push(id);
-        }
+        self.standbys.begin(id);
         Ok(())
     }
 
@@ -113,7 +108,7 @@ impl RepairCore {
     pub fn poll_write(&mut self) -> Option<(PeerId, MirrorWrite)> {
         let channels = &self.channels;
         let writable = |index: usize| writable(&channels[index]);
-        for id in &self.mirrored {
+        for id in self.standbys.written() {
             let Some(peer) = self.peers.get_mut(id) else {
                 continue;
             };
@@ -155,7 +150,7 @@ impl RepairCore {
             return false;
         };
         let is_read = state.reads().is_some();
-        state.writes_denied = is_read;
+        state.writes.deny(is_read);
         if is_read {
             self.end_writes(peer, MirrorRefusal::Denied);
         }
@@ -166,11 +161,11 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        let channels = std::mem::take(&mut state.writes).into_channels();
+        let channels = state.writes.end();
         let reads = state.reads();
-        self.mirrored.retain(|it| *it != peer);
-        let owner = reads.and_then(|(session, _)| self.sessions.get(&session));
-        let (Some(owner), Some((_, attempt))) = (owner.map(|it| it.owner), reads) else {
+        self.standbys.end(peer);
+        let owner = reads.and_then(|(session, _)| self.sessions.owner(session));
+        let (Some(owner), Some((_, attempt))) = (owner, reads) else {
             return;
         };
         for index in channels {
@@ -180,9 +175,9 @@ impl RepairCore {
 
     /// Ends all WRITEs over a closed READ connection.
     pub(super) fn writes_over(&mut self, peer: PeerId) {
-        self.mirrored.retain(|it| *it != peer);
+        self.standbys.end(peer);
         if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.writes = MirrorWriter::default();
+            drop(peer.writes.end());
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::ring::{Geometry, slots_of};
+use crate::serve::peer::PeerId;
 use crate::types::{ChannelId, Sequence, SequenceRange};
 
 /// Maximum WRITEs outstanding on one connection.
@@ -64,13 +65,15 @@ pub(crate) struct MirrorWriter {
     under_way: u32,
     /// The next channel to serve.
     turn: usize,
+    is_denied: bool,
 }
 
 impl MirrorWriter {
     /// Starts to write this channel from its newest sequence, `from`; replaces an earlier inbox.
     ///
     /// # Errors
-    /// [`MirrorRefusal::Shape`] when the inbox does not fit a ring of this geometry.
+    /// [`MirrorRefusal::Denied`] when WRITEs are denied, and [`MirrorRefusal::Shape`] when the inbox does not
+    /// fit a ring of this geometry.
     pub(crate) fn begin(
         &mut self,
         channel: usize,
@@ -78,6 +81,9 @@ impl MirrorWriter {
         ring: Geometry,
         from: Sequence,
     ) -> Result<(), MirrorRefusal> {
+        if self.is_denied {
+            return Err(MirrorRefusal::Denied);
+        }
         let slots = slots_of(inbox, ring).ok_or(MirrorRefusal::Shape)?;
         self.channels.retain(|it| it.channel != channel);
         self.channels.push(Written {
@@ -141,14 +147,61 @@ impl MirrorWriter {
         })
     }
 
-    /// Returns the channels that were written.
-    pub(crate) fn into_channels(self) -> impl Iterator<Item = usize> {
-        self.channels.into_iter().map(|it| it.channel)
+    /// Sets whether WRITEs are denied.
+    pub(crate) const fn deny(&mut self, is_denied: bool) {
+        self.is_denied = is_denied;
+    }
+
+    /// Ends all WRITEs, and returns the channels that were written.
+    pub(crate) fn end(&mut self) -> impl Iterator<Item = usize> + use<> {
+        let after = Self {
+            is_denied: self.is_denied,
+            ..Self::default()
+        };
+        let ended = std::mem::replace(self, after);
+        ended.channels.into_iter().map(|it| it.channel)
     }
 
     /// Records that this many WRITEs are complete.
     pub(crate) const fn done(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
+    }
+}
+
+/// The standbys that may be written to, and those that are.
+#[derive(Debug, Default)]
+pub(super) struct Standbys {
+    /// Names of the standbys whose mirror requests are accepted.
+    names: Vec<String>,
+    /// READ connections over which sealed datagrams are written.
+    written: Vec<PeerId>,
+}
+
+impl Standbys {
+    /// Sets the names of the standbys whose mirror requests are accepted.
+    pub(super) fn set_names(&mut self, names: Vec<String>) {
+        self.names = names;
+    }
+
+    pub(super) fn accepts(&self, name: &str) -> bool {
+        self.names.iter().any(|it| it == name)
+    }
+
+    /// Returns the connections over which sealed datagrams are written.
+    pub(super) const fn written(&self) -> &[PeerId] {
+        self.written.as_slice()
+    }
+
+    /// Adds a connection, unless it is written to already.
+    pub(super) fn begin(&mut self, peer: PeerId) {
+        if !self.written.contains(&peer) {
+            self.written.push(peer);
+        }
+    }
+
+    /// Removes a connection.
+    pub(super) fn end(&mut self, peer: PeerId) {
+        self.written.retain(|it| *it != peer);
     }
 }
 

@@ -8,8 +8,8 @@ mod read_grant;
 mod standby;
 
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng as _;
+use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 
 use super::*;
 use crate::control::{
@@ -19,8 +19,9 @@ use crate::control::{
 use crate::record::{MboMsg, RecordBatch};
 use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
 use crate::serve::coalesce::LOGGED_MAX;
+use crate::serve::events::NEWS_MAX;
 use crate::types::{
-    ConfigHash, FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+    ConfigHash, Epoch, FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState};
 
@@ -589,7 +590,7 @@ fn giant_ranges_and_nack_storms_are_bounded() {
     );
     bench.check();
     assert_eq!(
-        bench.core.peers[&PeerId(0)].outbox.len(),
+        bench.core.peers[&PeerId(0)].output.unread(),
         2 * (FRAME_HEAD + 48)
     );
     // Disjoint runs beyond the bound.
@@ -1375,10 +1376,7 @@ fn requested_sequences_are_all_accounted_for_in_random_runs() {
             0,
             "all is answered, seed {seed}"
         );
-        assert!(
-            bench.core.turns.iter().all(|it| !it.is_waiting()),
-            "seed {seed}"
-        );
+        assert!(!bench.core.lanes.is_waiting(), "seed {seed}");
     }
 }
 
@@ -1731,20 +1729,20 @@ fn full_or_ending_server_rejects_with_retry_delay() {
 fn sessions_are_numbered_unpredictably_and_never_twice() {
     let of = |secret: [u8; 32]| {
         let mut bench = Bench::new(RepairConfig::default(), 64, 1);
-        bench.core.session_numbers = ChaCha20Rng::from_seed(secret);
+        bench.core.sessions = Sessions::new(secret);
         let sessions = (0..100).map(|peer| bench.join(peer).session);
-        (sessions.collect::<Vec<u64>>(), bench)
+        sessions.collect::<Vec<u64>>()
     };
-    let (first, mut bench) = of(SECRET);
+    let first = of(SECRET);
     // The key stream of ChaCha20, 64 bits at a time: predicting the next number takes its key.
     let mut stream = ChaCha20Rng::from_seed(SECRET);
     assert!(first.iter().all(|it| *it == stream.next_u64()));
-    assert_eq!(of(SECRET).0, first, "a run can be repeated");
+    assert_eq!(of(SECRET), first, "a run can be repeated");
     // A change of any bit of the secret changes all numbers.
     for bit in 0..256 {
         let mut other = SECRET;
         other[bit / 8] ^= 1 << (bit % 8);
-        let (other, _) = of(other);
+        let other = of(other);
         assert!(other.iter().all(|it| !first.contains(it)), "bit {bit}");
     }
     let distinct: std::collections::BTreeSet<u64> = first.iter().copied().collect();
@@ -1759,13 +1757,6 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
         .map(|_| crate::timing::split_mix(&mut state))
         .collect();
     assert!(mixed.windows(2).all(follows) && !first.windows(2).any(follows));
-    // A number in use is skipped.
-    let before = bench.core.session_numbers.clone();
-    let next = bench.core.next_session();
-    bench.core.session_numbers = before;
-    let taken = bench.core.sessions.values().next().cloned().unwrap();
-    bench.core.sessions.insert(next, taken);
-    assert_ne!(bench.core.next_session(), next);
 }
 
 /// Returns the state of a SplitMix64 that produced this number.
@@ -2020,7 +2011,7 @@ fn replay_connection_is_replaced_only_by_its_own_session() {
     bench.deliver(12, Message::Progress(progress(5)));
     assert!(matches!(bench.take(12)[..], [Got::Status(_)]));
     let peer = &bench.core.peers[&PeerId(12)];
-    assert_eq!(peer.channels()[0].progress, None, "a replay is no progress");
+    assert_eq!(peer.channels[0].progress, None, "a replay is no progress");
 }
 
 #[test]
@@ -2037,10 +2028,7 @@ fn resumed_peer_is_served_when_backlog_is_gone() {
     assert_eq!(bench.drain(), []);
     bench.core.handle_backlog(PeerId(0), 10_000);
     bench.core.handle_backlog(PeerId(0), 12_000);
-    assert!(
-        bench.core.turns.iter().all(|it| !it.is_waiting()),
-        "it is not even looked at"
-    );
+    assert!(!bench.core.lanes.is_waiting(), "it is not even looked at");
     bench.core.handle_backlog(PeerId(0), 9_999);
     assert_eq!(sequences(&bench.take(0)), [1, 2]);
     // Answers of exactly the bound are allowed, and a WELCOME of any length.

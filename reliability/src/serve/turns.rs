@@ -3,31 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use crate::serve::lane::Lane;
 use crate::serve::peer::PeerId;
 use crate::types::{Nanos, PeerOrigin};
-
-/// The kinds of output. They take turns too, so that none of them starves another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// Output that costs no budget: WELCOME, REFUSED, STATUS, REJECTED.
-    Answers,
-    /// Repairs.
-    Repair,
-    /// Replay of history.
-    Replay,
-}
-
-impl Lane {
-    pub(super) const ALL: [Self; 3] = [Self::Answers, Self::Repair, Self::Replay];
-
-    pub(super) const fn next(self) -> Self {
-        match self {
-            Self::Answers => Self::Repair,
-            Self::Repair => Self::Replay,
-            Self::Replay => Self::Answers,
-        }
-    }
-}
 
 /// The place of a connection in the order of turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +137,7 @@ impl Turns {
     }
 
     /// Ends a session: its connections wait on their own from now on.
-    pub(super) fn disband(&mut self, origin: PeerOrigin, owner: PeerId) {
+    fn disband(&mut self, origin: PeerOrigin, owner: PeerId) {
         if let Some(only) = self.only.as_mut().filter(|only| only.owner == owner) {
             only.owner = only.peer;
         }
@@ -174,18 +152,78 @@ impl Turns {
     }
 
     /// Forgets a closed connection, which owns no session any more.
-    pub(super) fn forget(&mut self, peer: PeerId) {
+    fn forget(&mut self, peer: PeerId) {
         self.only.take_if(|only| only.peer == peer);
         self.connections.remove(&peer);
     }
 
     /// Forgets an origin without connections. While it is in the order it stays known, so that it has one
     /// turn in each round if it returns.
-    pub(super) fn forget_origin(&mut self, origin: PeerOrigin) {
+    fn forget_origin(&mut self, origin: PeerOrigin) {
         match self.owners.get_mut(&origin) {
             Some(owners) if owners.is_waiting => owners.waiting.clear(),
             _ => drop(self.owners.remove(&origin)),
         }
+    }
+}
+
+/// The turns of all lanes.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    /// The turns of each [`Lane`].
+    turns: [Turns; 3],
+    /// The lane that was served last.
+    last: Lane,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self {
+            turns: Default::default(),
+            last: Lane::Replay,
+        }
+    }
+}
+
+impl Lanes {
+    /// Passes to the next lane, and returns it.
+    pub(super) const fn next(&mut self) -> Lane {
+        self.last = self.last.next();
+        self.last
+    }
+
+    pub(super) const fn turns(&self, lane: Lane) -> &Turns {
+        &self.turns[lane as usize]
+    }
+
+    pub(super) const fn turns_mut(&mut self, lane: Lane) -> &mut Turns {
+        &mut self.turns[lane as usize]
+    }
+
+    /// Ends a session, as [`Turns::disband`].
+    pub(super) fn disband(&mut self, origin: PeerOrigin, owner: PeerId) {
+        for turns in &mut self.turns {
+            turns.disband(origin, owner);
+        }
+    }
+
+    /// Forgets a closed connection, as [`Turns::forget`].
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        for turns in &mut self.turns {
+            turns.forget(peer);
+        }
+    }
+
+    /// Forgets an origin, as [`Turns::forget_origin`].
+    pub(super) fn forget_origin(&mut self, origin: PeerOrigin) {
+        for turns in &mut self.turns {
+            turns.forget_origin(origin);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.turns.iter().any(Turns::is_waiting)
     }
 }
 

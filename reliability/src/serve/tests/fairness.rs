@@ -231,7 +231,7 @@ fn ended_connections_leave_nothing_in_the_order_of_turns() {
     assert_eq!(bench.drain(), []);
     bench.core.handle_disconnected(PeerId(HONEST));
     assert_eq!(bench.drain(), []);
-    assert!(bench.core.turns.iter().all(|it| !it.is_waiting()));
+    assert!(!bench.core.lanes.is_waiting());
     assert_eq!(bench.counters.pending.get(), 0);
 }
 

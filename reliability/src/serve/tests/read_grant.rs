@@ -162,7 +162,7 @@ fn shared_read_budget_is_granted_only_once() {
     assert!(bench.grant(11) && bench.grant(12));
     let granted = bench.counters.read_tokens_bytes.get();
     assert_eq!(granted, 2 * SPAN, "the third has nothing");
-    let mut theirs = bench.core.sessions[&third].bucket.clone();
+    let mut theirs = bench.core.sessions.bucket_mut(third).unwrap().clone();
     assert!(
         theirs.take(bench.now.monotonic, BURST as usize),
         "nothing was charged"

@@ -5,7 +5,7 @@
 //! These fields are left out, only of the struct that is named:
 //! - `Recovery.counters`: a core reads a counter only to report it, or to take back what an impostor
 //!   made it count. The counters that are read are added beside the core (`receiver.rs`).
-//! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets. Their
+//! - `Session.bucket`, `Budgets.repair`, `Budgets.joiners`: credit of repair budgets. Their
 //!   bursts exceed all repairs of a small world, so that no repair ever waits for credit.
 //! - `Peer.heard_at`: a publisher closes a connection after 2 s without a JOIN or 60 s without a
 //!   message, and only few timers of milliseconds fire here.
@@ -26,8 +26,8 @@ use super::BEGIN;
 const LEFT_OUT: [(&str, &str); 11] = [
     ("Recovery", "counters"),
     ("Session", "bucket"),
-    ("RepairCore", "repair"),
-    ("RepairCore", "joiners"),
+    ("Budgets", "repair"),
+    ("Budgets", "joiners"),
     ("Peer", "heard_at"),
     ("Line", "heard_at"),
     ("Line", "since"),
