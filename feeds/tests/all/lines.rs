@@ -500,7 +500,7 @@ fn all_messages_are_compared_between_lines() {
     };
     let all = (0, of(1, &["a", "b", "c", "d"]));
     let a = |packets: &[(usize, Vec<u8>)]| {
-        let lines = [&[all.clone()], packets].concat();
+        let lines = [std::slice::from_ref(&all), packets].concat();
         assert!(
             reported(1, &lines).is_empty(),
             "one line may repeat at will"
