@@ -21,7 +21,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
 use tickcast_reliability::serve::{
-    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::session::{
     ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
@@ -184,11 +184,9 @@ impl Publisher {
             publisher.publishes(step);
         }
         publisher.sent.clear();
-        publisher.repair.handle_connected(
+        publisher.repair.handle(
             at(0),
-            PEER,
-            Carrier::Tcp,
-            PeerOrigin::V4(Ipv4Addr::LOCALHOST),
+            RepairInput::Connected(PEER, Carrier::Tcp, PeerOrigin::V4(Ipv4Addr::LOCALHOST)),
         );
         publisher
     }
@@ -269,11 +267,12 @@ impl Publisher {
         let now = self.now();
         let (channel, message, len) = Message::read(frame, 1 << 16)?.expect("a whole frame");
         assert_eq!(len, frame.len());
-        self.repair.handle_message(now, PEER, channel, message);
+        self.repair
+            .handle(now, RepairInput::Message(PEER, channel, &message));
         self.says(now);
         self.us += 1_000;
         let now = self.now();
-        self.repair.handle_timeout(now);
+        self.repair.handle(now, RepairInput::Timeout);
         self.says(now);
         Ok(())
     }

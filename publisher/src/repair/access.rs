@@ -198,7 +198,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent};
+    use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent, RepairInput};
     use tickcast_reliability::types::{Now, PeerOrigin};
 
     use super::*;
@@ -242,11 +242,13 @@ mod tests {
             for (connection, name) in connections.iter().zip(["risk-1", "", "risk-2"]) {
                 let peer = peers.add(*connection, at("10.0.0.1"));
                 peers.joins(peer, name);
-                core.handle_connected(
+                core.handle(
                     now,
-                    peer,
-                    Carrier::Verbs,
-                    PeerOrigin::V4([10, 0, 0, 1].into()),
+                    RepairInput::Connected(
+                        peer,
+                        Carrier::Verbs,
+                        PeerOrigin::V4([10, 0, 0, 1].into()),
+                    ),
                 );
                 all.push(peer);
             }

@@ -19,13 +19,13 @@ use tickcast_journal::{JournalWriter, JournaledServer, Note};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer, nack_answers};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
-    ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
+    ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, PeerOrigin};
 use tickcast_reliability::wire::authentication::ChannelKeys;
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
-use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::SystemClock;
 use tickcast_transport::host::sched::set_short_slice;
 
 use crate::config::Config;
@@ -214,30 +214,36 @@ impl RepairService {
     }
 
     fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
-        let now_before = self.clock.now();
-        (self.access).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
+        let before = self.clock.both();
+        (self.access).enforce(
+            before.monotonic,
+            &self.peers,
+            &mut self.server,
+            &mut self.core,
+        );
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
-        let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
+        let wait = Duration::from_nanos(timer.since(before.monotonic).0).min(wait_max);
         // No wake-up announces new datagrams.
         let wait = if self.core.is_mirrored() {
             wait.min(WAIT_MIRRORED)
         } else {
             wait
         };
-        self.receive(wait)?;
+        self.receive(before, wait)?;
         let now = self.clock.both();
         let (stats, log) = (self.server.stats(), &mut self.peers.log);
         self.warnings.check(now.monotonic, stats, log);
         self.poll_cursors(now);
-        self.write_to_standbys();
-        self.core.handle_timeout(now);
+        self.write_to_standbys(now);
+        self.core.handle(now, RepairInput::Timeout);
         self.transmit(now)?;
         self.events();
         self.report(now.monotonic);
         Ok(())
     }
 
-    fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
+    /// Passes on what the connections bring within this wait, which begins now.
+    fn receive(&mut self, mut now: Now, wait: Duration) -> Result<(), PublisherError> {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
         let access = &mut self.access;
@@ -247,17 +253,20 @@ impl RepairService {
                     tracing::debug!(%address, "a connection was accepted");
                     let (peer, origin) =
                         (peers.add(connection, address), PeerOrigin::of(address.ip()));
-                    core.handle_connected(clock.both(), peer, carrier, origin);
+                    now = clock.both();
+                    core.handle(now, RepairInput::Connected(peer, carrier, origin));
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {
                     if let Some(peer) = peers.of(connection) {
-                        core.handle_in_flight(peer, bytes);
+                        // A time would cost more than the input, and the core asks for none.
+                        core.handle(now, RepairInput::InFlight(peer, bytes));
                     }
                 }
                 ServerEvent::Frame(connection, channel, message) => {
                     let Some(peer) = peers.of(connection) else {
                         return 0;
                     };
+                    now = clock.both();
                     match &message {
                         Message::Join(join) => {
                             peers.joins(peer, &join.name);
@@ -270,7 +279,7 @@ impl RepairService {
                             refresh_directories(core, shared, versions);
                         }
                         Message::Progress(progress) => {
-                            note(shared, clock.both(), peer, channel, progress);
+                            note(shared, now, peer, channel, progress);
                         }
                         Message::Nack {
                             epoch,
@@ -281,13 +290,13 @@ impl RepairService {
                                 let how = LossRequest::of(*class, owner == peer);
                                 let at = (owner.0, channel);
                                 let mut losses = shared.losses();
-                                losses.requested(clock.both(), at, *epoch, ranges, how);
+                                losses.requested(now, at, *epoch, ranges, how);
                             }
                         }
                         _ => {}
                     }
                     let is_join = matches!(message, Message::Join(_));
-                    let work = core.handle_message(clock.both(), peer, channel, message);
+                    let work = core.handle(now, RepairInput::Message(peer, channel, &message));
                     if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
                         peers.belongs(peer, owner);
                     }
@@ -318,12 +327,13 @@ impl RepairService {
                         return 0;
                     };
                     access.forget(peer);
+                    now = clock.both();
                     match &reason {
                         CloseReason::Protocol(error) => {
                             if peers.may_log(peer) {
                                 tracing::info!(peer = peer.0, %error, "a connection was closed");
                             }
-                            core.handle_protocol_error(peer, error.to_string());
+                            core.handle(now, RepairInput::Malformed(peer, &error.to_string()));
                         }
                         CloseReason::Violation(error) => {
                             let subscriber = peers.get(peer).map(|known| &*known.name);
@@ -339,7 +349,7 @@ impl RepairService {
                         }
                         _ => {}
                     }
-                    core.handle_disconnected(peer);
+                    core.handle(now, RepairInput::Disconnected(peer));
                 }
                 // The core has the same timer.
                 _ => {}
@@ -376,19 +386,19 @@ impl RepairService {
     }
 
     /// Writes new datagrams to standbys, up to the limit in flight.
-    fn write_to_standbys(&mut self) {
+    fn write_to_standbys(&mut self, now: Now) {
         if !self.core.is_mirrored() {
             return;
         }
         for (connection, count) in self.server.written() {
             if let Some(peer) = self.peers.of(connection) {
-                self.core.handle_written(peer, count);
+                self.core.handle(now, RepairInput::Written(peer, count));
             }
         }
         while let Some((peer, write)) = self.core.poll_write() {
             let share = self.access.share_of(write.channel);
             let Some((connection, share)) = self.peers.connection(peer).zip(share) else {
-                self.core.handle_unwritable(peer);
+                self.core.handle(now, RepairInput::Unwritable(peer));
                 continue;
             };
             if let Err(error) = self.server.write(connection, share, &write) {
@@ -396,7 +406,7 @@ impl RepairService {
                     peer = peer.0,
                     "sealed datagrams can't be written to a standby: {error}"
                 );
-                self.core.handle_unwritable(peer);
+                self.core.handle(now, RepairInput::Unwritable(peer));
             }
         }
     }
@@ -419,7 +429,7 @@ impl RepairService {
                         self.server.close(connection, None);
                     }
                     let backlog = self.server.peer(connection).map_or(0, |p| p.backlog_bytes);
-                    self.core.handle_backlog(peer, backlog);
+                    self.core.handle(now, RepairInput::Backlog(peer, backlog));
                 }
                 Destination::Multicast(channel) => self.multicast(channel)?,
             }
@@ -428,7 +438,7 @@ impl RepairService {
         let (peers, core) = (&self.peers, &mut self.core);
         self.server.take_backlogs(|connection, bytes| {
             if let Some(peer) = peers.of(connection) {
-                core.handle_backlog(peer, bytes);
+                core.handle(now, RepairInput::Backlog(peer, bytes));
             }
         });
         Ok(())

@@ -11,9 +11,9 @@ use std::ops::{Deref, DerefMut};
 use super::layout::{EntryKind, Note, Served};
 use crate::writer::{FRAMES_LEN_MAX, JournalWriter};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
-use tickcast_reliability::serve::{Carrier, Destination, PeerId, RepairCore, RepairEvent};
+use tickcast_reliability::serve::{Destination, PeerId, RepairCore, RepairEvent, RepairInput};
 use tickcast_reliability::types::State;
-use tickcast_reliability::types::{ChannelId, Nanos, Now, PeerOrigin};
+use tickcast_reliability::types::{ChannelId, Nanos, Now};
 use tickcast_reliability::wire::HEADER_LEN;
 
 /// The maximum recorded length of a text from or for a peer, in bytes.
@@ -98,52 +98,14 @@ impl JournaledServer {
         self.journal.is_some()
     }
 
-    /// Delegates to [`RepairCore::handle_connected`].
-    pub fn handle_connected(
-        &mut self,
-        now: Now,
-        peer: PeerId,
-        carrier: Carrier,
-        origin: PeerOrigin,
-    ) {
+    /// Notes an input and gives it to [`RepairCore::handle`].
+    #[inline]
+    pub fn handle(&mut self, now: Now, input: RepairInput<'_>) -> usize {
         self.now = now.monotonic;
-        self.served(|| Served::Connected(peer));
-        self.core.handle_connected(now, peer, carrier, origin);
-    }
-
-    /// Delegates to [`RepairCore::handle_message`].
-    pub fn handle_message(
-        &mut self,
-        now: Now,
-        peer: PeerId,
-        channel: ChannelId,
-        message: Message<'_>,
-    ) -> usize {
-        self.now = now.monotonic;
-        if let Some(journal) = &mut self.journal
-            && !matches!(message, Message::Progress(_))
-        {
-            journal.frame(EntryKind::Heard, now.monotonic, peer, channel, &message);
+        if let Some(journal) = &mut self.journal {
+            journal.repair_input(now.monotonic, &input);
         }
-        self.core.handle_message(now, peer, channel, message)
-    }
-
-    /// Delegates to [`RepairCore::handle_protocol_error`].
-    pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
-        self.served(|| Served::Broken(peer, cut(&text)));
-        self.core.handle_protocol_error(peer, text);
-    }
-
-    /// Delegates to [`RepairCore::handle_disconnected`].
-    pub fn handle_disconnected(&mut self, peer: PeerId) {
-        self.served(|| Served::Disconnected(peer));
-        self.core.handle_disconnected(peer);
-    }
-
-    /// Delegates to [`RepairCore::handle_timeout`].
-    pub fn handle_timeout(&mut self, now: Now) {
-        self.now = now.monotonic;
-        self.core.handle_timeout(now);
+        self.core.handle(now, input)
     }
 
     /// Delegates to [`RepairCore::poll_transmit`].
@@ -159,22 +121,41 @@ impl JournaledServer {
     /// Delegates to [`RepairCore::poll`].
     pub fn poll(&mut self) -> Option<RepairEvent> {
         let event = self.core.poll()?;
-        if self.journal.is_some()
+        if let Some(journal) = &mut self.journal
             && let Some(served) = served(&event)
         {
-            self.served(|| served);
+            journal.served(self.now, &served);
         }
         Some(event)
-    }
-
-    fn served(&mut self, what: impl FnOnce() -> Served) {
-        if let Some(journal) = &mut self.journal {
-            journal.rare(&NoState, self.now, (EntryKind::Served, 0, 0), &what());
-        }
     }
 }
 
 impl JournalWriter {
+    /// Writes the entry of an input, if the input explains anything.
+    #[inline]
+    fn repair_input(&mut self, now: Nanos, input: &RepairInput<'_>) {
+        match *input {
+            RepairInput::Message(_, _, Message::Progress(_)) => {}
+            RepairInput::Message(peer, channel, message) => {
+                self.frame(EntryKind::Heard, now, peer, channel, message);
+            }
+            RepairInput::Connected(peer, ..) => self.served(now, &Served::Connected(peer)),
+            RepairInput::Malformed(peer, text) => {
+                self.served(now, &Served::Broken(peer, cut(text)));
+            }
+            RepairInput::Disconnected(peer) => self.served(now, &Served::Disconnected(peer)),
+            RepairInput::Backlog(..)
+            | RepairInput::InFlight(..)
+            | RepairInput::Written(..)
+            | RepairInput::Unwritable(_)
+            | RepairInput::Timeout => {}
+        }
+    }
+
+    fn served(&mut self, now: Nanos, served: &Served) {
+        self.rare(&NoState, now, (EntryKind::Served, 0, 0), served);
+    }
+
     /// Records output: frames for a peer, or one datagram for all.
     fn given(&mut self, now: Nanos, to: Destination, mut out: &[u8]) {
         let peer = match to {
@@ -259,9 +240,82 @@ fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::control::{RejectCode, Rejected};
+    use std::sync::Arc;
+
+    use tickcast_reliability::control::{NackClass, Progress, RejectCode, Rejected};
+    use tickcast_reliability::serve::{Carrier, RepairConfig};
+    use tickcast_reliability::types::{Epoch, PeerOrigin, Sequence, SequenceRange};
 
     use super::*;
+    use crate::layout::RECORD_LEN_MIN;
+    use crate::{EntryBody, Journal, JournalOrigin, JournalSide};
+
+    #[test]
+    fn inputs_that_explain_are_noted_in_order() {
+        let (peer, channel) = (PeerId(7), ChannelId(4));
+        let nack = Message::Nack {
+            epoch: Epoch(9),
+            class: NackClass::Repair,
+            ranges: vec![SequenceRange::one(Sequence(3))],
+        };
+        let progress = Message::Progress(Progress {
+            epoch: Epoch(9),
+            sequence: Sequence(3),
+            lost_records: 0,
+            heard: Sequence(3),
+            sent_at: Nanos(1),
+            read_bytes: 0,
+        });
+        let origin = PeerOrigin::V4([10, 0, 0, 1].into());
+        let inputs = [
+            RepairInput::Connected(peer, Carrier::Tcp, origin),
+            RepairInput::InFlight(peer, 0),
+            RepairInput::Message(peer, channel, &progress),
+            RepairInput::Message(peer, channel, &nack),
+            RepairInput::Malformed(peer, "no message"),
+            RepairInput::Backlog(peer, 1),
+            RepairInput::Written(peer, 1),
+            RepairInput::Unwritable(peer),
+            RepairInput::Timeout,
+            RepairInput::Disconnected(peer),
+        ];
+        let at = |step: usize| Now {
+            monotonic: Nanos(1_000 + step as u64),
+            utc: Nanos(1),
+        };
+        let (config, none) = (RepairConfig::default(), (Vec::new(), Arc::default()));
+        let core = RepairCore::new(config, "p".into(), none.0, none.1, [7; 32], at(0));
+        let mut server = JournaledServer::new(core);
+        let began = JournalOrigin {
+            began: at(0).monotonic,
+            side: JournalSide::Repair,
+            ..JournalOrigin::default()
+        };
+        server.record(JournalWriter::new(Box::new(vec![0; RECORD_LEN_MIN]), &began).unwrap());
+        for (step, input) in inputs.into_iter().enumerate() {
+            server.handle(at(step), input);
+        }
+        let journal = Journal::read(server.take_journal().unwrap().into_bytes()).unwrap();
+        let noted = journal.entries().map(|entry| {
+            let entry = entry.unwrap();
+            let text = match entry.what {
+                EntryBody::Heard(of, on, message) => {
+                    assert_eq!((of, on, &message), (peer, channel, &nack));
+                    "NACK".to_owned()
+                }
+                EntryBody::Served(served) => format!("{served:?}"),
+                body => panic!("{body:?}"),
+            };
+            (entry.at.0 - 1_000, text)
+        });
+        let expected = [
+            (0, "Connected(PeerId(7))".to_owned()),
+            (3, "NACK".to_owned()),
+            (4, "Broken(PeerId(7), \"no message\")".to_owned()),
+            (9, "Disconnected(PeerId(7))".to_owned()),
+        ];
+        assert_eq!(noted.collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn close_at_publishers_end_is_not_a_rejection() {

@@ -57,7 +57,7 @@ impl RepairCore {
         }
         let (bytes, of_origin) = (output.backlog(), self.origins.unread(origin));
         if !self.config.may_send(bytes, of_origin) {
-            // `handle_backlog` gives the connection a turn again.
+            // `RepairInput::Backlog` gives the connection a turn again.
             // A replay that its peer does not read takes no share of those that others read.
             output.set_paused(true);
             self.origins.end_replay(origin, id);

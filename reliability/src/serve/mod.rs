@@ -4,10 +4,9 @@
 //! stay within its budget and starve no other subscriber. No peer can make the core hold unbounded
 //! memory, whatever it sends.
 //!
-//! The core does no I/O. Its inputs are `handle_connected`, `handle_message`, `handle_backlog`,
-//! `handle_disconnected` and `handle_timeout`. Its outputs are `poll_transmit` (bytes to send),
-//! `poll_timeout` (when to call again) and `poll` (events). Slots are copied out of the rings, never
-//! referred to. Source: docs/PROTOCOL.md §6.
+//! The core does no I/O. [`RepairCore::handle`] takes an input. Its outputs are `poll_transmit` (bytes to
+//! send), `poll_write` (WRITEs to start), `poll_timeout` (when to call again) and `poll` (events). Slots are
+//! copied out of the rings, never referred to. Source: docs/PROTOCOL.md §6.
 //!
 //! Counters balance at any time, in sequences: nacked = answered + answered by multicast + refused (by
 //! reason) + cancelled + pending.
@@ -20,6 +19,7 @@ mod coalesce;
 mod config;
 mod events;
 mod in_flight;
+mod input;
 mod join;
 mod lane;
 mod nack;
@@ -39,6 +39,7 @@ mod turns;
 
 pub use self::config::{BURST_BYTES_MIN, RepairConfig, RepairConfigError};
 pub use self::events::{Further, RepairEvent};
+pub use self::input::RepairInput;
 pub use self::peer::{Carrier, PeerId};
 pub use self::standby_writes::{MIRROR_WRITES_MAX, MirrorWrite};
 pub use self::token_bucket::TokenBucket;
@@ -48,7 +49,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::control::{
-    Announced, FRAME_HEAD_LEN, Instrument, Message, RejectCode, Rejected, RepairOffer,
+    Announced, FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected,
+    RepairOffer,
 };
 use crate::ring::RingReader;
 use crate::serve::absent::Absent;
@@ -200,15 +202,43 @@ impl RepairCore {
         }
     }
 
-    /// Adds an accepted connection of this kind from `origin`. When too many are open, one that has not
-    /// joined is rejected.
-    pub fn handle_connected(
-        &mut self,
-        now: Now,
-        peer: PeerId,
-        carrier: Carrier,
-        origin: PeerOrigin,
-    ) {
+    /// Handles an input. After any input, poll until nothing comes.
+    ///
+    /// Returns the work of a message beyond reading it, as the number of bytes that cost as much to read; 0
+    /// for any other input. The driver charges it to the peer's turn, so that no short message takes a long
+    /// turn for nothing.
+    // The kind of an input is known where it is made, so the choice costs nothing there.
+    #[inline]
+    pub fn handle(&mut self, now: Now, input: RepairInput<'_>) -> usize {
+        match input {
+            RepairInput::Message(peer, channel, message) => {
+                self.work = 0;
+                self.handle_message(now, peer, channel, message);
+                return self.work;
+            }
+            RepairInput::Connected(peer, carrier, origin) => {
+                self.handle_connected(now, peer, carrier, origin);
+            }
+            RepairInput::Malformed(peer, text) => self.handle_malformed(peer, text),
+            RepairInput::Disconnected(peer) => self.handle_disconnected(peer),
+            RepairInput::Backlog(peer, bytes) => self.handle_backlog(peer, bytes),
+            RepairInput::InFlight(peer, bytes) => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.output.has_left(bytes);
+                }
+            }
+            RepairInput::Written(peer, count) => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.writes.done(count);
+                }
+            }
+            RepairInput::Unwritable(peer) => self.end_writes(peer, MirrorRefusal::Impossible),
+            RepairInput::Timeout => self.handle_timeout(now),
+        }
+        0
+    }
+
+    fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier, origin: PeerOrigin) {
         // A reused peer number belongs to a new connection.
         self.remove(peer, false, false, None);
         let max = self.config.connections_max();
@@ -222,23 +252,13 @@ impl RepairCore {
         }
     }
 
-    /// Handles a message from a peer. Messages after the peer's rejection are ignored.
-    ///
-    /// Returns the work beyond reading the message, as the number of bytes that cost as much to read. The
-    /// driver charges it to the peer's turn, so that no short message takes a long turn for nothing.
-    pub fn handle_message(
+    fn handle_message(
         &mut self,
         now: Now,
         peer: PeerId,
         channel: ChannelId,
-        message: Message<'_>,
-    ) -> usize {
-        self.work = 0;
-        self.handle(now, peer, channel, message);
-        self.work
-    }
-
-    fn handle(&mut self, now: Now, peer: PeerId, channel: ChannelId, message: Message<'_>) {
+        message: &Message<'_>,
+    ) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -246,7 +266,7 @@ impl RepairCore {
         let connecting = *state.role() == Role::Connecting;
         match (state.is_closing(), connecting, message) {
             (true, ..) => {}
-            (_, true, Message::Join(join)) => self.join(now, peer, &join),
+            (_, true, Message::Join(join)) => self.join(now, peer, join),
             (_, _, Message::Leave) => self.remove(peer, true, true, None),
             (_, true, _) => self.break_off(
                 peer,
@@ -260,19 +280,19 @@ impl RepairCore {
                     class,
                     ranges,
                 },
-            ) => self.nack(now, peer, channel, epoch, class, &ranges),
+            ) => self.nack(now, peer, channel, *epoch, *class, ranges),
             (_, _, Message::Progress(progress)) => {
                 let Some((index, at)) = self.joined(peer, channel) else {
                     return;
                 };
-                self.progress(now, peer, index, at, progress);
+                self.progress(now, peer, index, at, *progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.channels.owe_status(at, progress.sent_at);
                 }
                 self.schedule(peer, Lane::Answers);
             }
-            (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
+            (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, wish),
             _ => self.break_off(
                 peer,
                 "a subscriber must not send this type of message".into(),
@@ -280,16 +300,13 @@ impl RepairCore {
         }
     }
 
-    /// Handles bytes from a peer that are no control message; `text` describes the error.
-    pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
+    fn handle_malformed(&mut self, peer: PeerId, text: &str) {
         if self.peers.get(&peer).is_some_and(|p| !p.is_closing()) {
-            self.break_off(peer, text);
+            self.break_off(peer, text.to_owned());
         }
     }
 
-    /// Records how many bytes of this peer's output are still unsent. The driver calls it after each
-    /// attempt to write.
-    pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
+    fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
             let (origin, output) = (state.origin(), &mut state.output);
             let before = output.unread();
@@ -308,19 +325,7 @@ impl RepairCore {
         }
     }
 
-    /// Records how many bytes of this peer's output have not arrived at its system yet, including unsent
-    /// ones.
-    ///
-    /// The driver calls it before it passes on the peer's messages: answers in flight are not sent again.
-    /// A driver without that number does not call it, and then every repeated NACK is answered again.
-    pub fn handle_in_flight(&mut self, peer: PeerId, bytes: usize) {
-        if let Some(state) = self.peers.get_mut(&peer) {
-            state.output.has_left(bytes);
-        }
-    }
-
-    /// Removes a closed connection and abandons its pending sequences.
-    pub fn handle_disconnected(&mut self, peer: PeerId) {
+    fn handle_disconnected(&mut self, peer: PeerId) {
         let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
         if let Some(it) = known.filter(|it| !it.has_reached_end()) {
             let until = self.tick_at.after(ABSENT_MAX);
@@ -329,8 +334,7 @@ impl RepairCore {
         self.remove(peer, false, false, None);
     }
 
-    /// Advances time. Too early or too frequent calls do nothing.
-    pub fn handle_timeout(&mut self, now: Now) {
+    fn handle_timeout(&mut self, now: Now) {
         if now.monotonic < self.tick_at {
             return;
         }
@@ -399,7 +403,7 @@ impl RepairCore {
         None
     }
 
-    /// Returns when to call [`Self::handle_timeout`] and [`Self::poll_transmit`] next.
+    /// Returns when [`RepairInput::Timeout`] and [`Self::poll_transmit`] are due next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
         let at = |lane| {

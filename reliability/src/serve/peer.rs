@@ -1,5 +1,5 @@
-//! The connections of the repair service: their purpose, their channels and their output. Each holds a bounded
-//! amount of memory, whatever its peer does.
+//! The connections of the repair service: their purpose, their channels and their output. Each holds a
+//! bounded amount of memory, whatever its peer does.
 
 use serde::{Deserialize, Serialize};
 
@@ -155,9 +155,9 @@ impl Peer {
         matches!(self.role, Role::Subscriber { .. })
     }
 
-    /// Records that the peer is so many datagrams behind on a channel with this many slots. Returns whether it
-    /// is to be reported as slow: when it comes to be more than half a ring behind, and not again before it
-    /// is at most a quarter behind.
+    /// Records that the peer is so many datagrams behind on a channel with this many slots. Returns whether
+    /// it is to be reported as slow: when it comes to be more than half a ring behind, and not again before
+    /// it is at most a quarter behind.
     pub(crate) fn comes_to_be_slow(
         &mut self,
         at: usize,

@@ -131,18 +131,6 @@ impl RepairCore {
         None
     }
 
-    /// Records that this many WRITEs over a connection are complete.
-    pub fn handle_written(&mut self, peer: PeerId, count: u32) {
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.writes.done(count);
-        }
-    }
-
-    /// Records that WRITEs over a connection are impossible, and informs its standby.
-    pub fn handle_unwritable(&mut self, peer: PeerId) {
-        self.end_writes(peer, MirrorRefusal::Impossible);
-    }
-
     /// Denies WRITEs over a READ connection from now on. Its standby is informed, now and at each further
     /// request. Returns `false` when `peer` is not a READ connection.
     pub fn deny_writes(&mut self, peer: PeerId) -> bool {
@@ -157,7 +145,8 @@ impl RepairCore {
         is_read
     }
 
-    fn end_writes(&mut self, peer: PeerId, reason: MirrorRefusal) {
+    /// Ends all WRITEs over a connection, and informs its standby.
+    pub(super) fn end_writes(&mut self, peer: PeerId, reason: MirrorRefusal) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };

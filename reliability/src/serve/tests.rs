@@ -146,8 +146,7 @@ impl Bench {
     }
 
     fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {
-        self.core
-            .handle_connected(self.now, PeerId(peer), Carrier::Verbs, ORIGIN);
+        self.input(RepairInput::Connected(PeerId(peer), Carrier::Verbs, ORIGIN));
         self.deliver(peer, Message::Join(join));
         self.take(peer)
     }
@@ -159,9 +158,12 @@ impl Bench {
         }
     }
 
+    fn input(&mut self, input: RepairInput<'_>) -> usize {
+        self.core.handle(self.now, input)
+    }
+
     fn deliver(&mut self, peer: u64, message: Message<'_>) {
-        self.core
-            .handle_message(self.now, PeerId(peer), CHANNEL, message);
+        self.input(RepairInput::Message(PeerId(peer), CHANNEL, &message));
     }
 
     fn nack(&mut self, peer: u64, class: NackClass, ranges: &[(u64, u64)]) {
@@ -437,7 +439,7 @@ fn connection_beyond_limit_is_rejected_as_too_many() {
     assert_eq!(told.code, RejectCode::TooMany);
     assert!(told.retry_after_ms > 0);
     assert_eq!(bench.core.counters.joins_rejected.get(), 1);
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     bench.join(10);
 }
 
@@ -445,26 +447,21 @@ fn connection_beyond_limit_is_rejected_as_too_many() {
 fn protocol_breaker_is_closed_and_queue_cancelled() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 5);
     bench.publish(20);
-    bench
-        .core
-        .handle_connected(bench.now, PeerId(9), Carrier::Verbs, ORIGIN);
+    bench.input(RepairInput::Connected(PeerId(9), Carrier::Verbs, ORIGIN));
     bench.repair(9, 1, 2);
     bench.repair(0, 1, 20);
     bench.deliver(0, Message::Join(join("equities")));
     bench.deliver(1, Message::Datagram(&[]));
-    bench
-        .core
-        .handle_protocol_error(PeerId(2), "a body of 4 GB".into());
-    bench.core.handle_message(
-        bench.now,
+    bench.input(RepairInput::Malformed(PeerId(2), "a body of 4 GB"));
+    bench.input(RepairInput::Message(
         PeerId(3),
         ChannelId(99),
-        Message::Nack {
+        &Message::Nack {
             epoch: EPOCH,
             class: NackClass::Repair,
             ranges: vec![run(1, 1)],
         },
-    );
+    ));
     let got = bench.drain();
     assert_eq!(got.len(), 5, "each is told, nothing else: {got:?}");
     for (_, got) in got {
@@ -717,7 +714,7 @@ fn subscriber_repairs_stay_within_its_own_budget() {
         let next = bench.core.poll_timeout().unwrap();
         assert!(next > bench.now.monotonic, "it never asks to spin");
         bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
     }
     let most = 110_000 / FRAME;
     // Each send requires credit for a whole slot, so the budget may not be used up entirely.
@@ -840,7 +837,7 @@ fn repeated_queued_request_is_free() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
     bench.publish(6_000);
     // The peer does not read, so its NACK waits. The log has one place for both sequences.
-    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.input(RepairInput::Backlog(PeerId(0), usize::MAX));
     bench.repair(0, 5, 5);
     bench.repair(1, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
     assert_eq!(sequences(&bench.take(1)), [5 + LOGGED_MAX]);
@@ -872,7 +869,7 @@ fn repeated_nack_counts_only_new_part() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(30);
     // The peer does not read, so its requests wait.
-    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.input(RepairInput::Backlog(PeerId(0), usize::MAX));
     bench.repair(0, 4, 6);
     bench.repair(0, 3, 10);
     bench.repair(1, 7, 10);
@@ -925,7 +922,7 @@ fn crowd_holds_off_longer_until_quiet() {
     }
     assert_eq!(bench.core.group(CHANNEL), (80, 50));
     bench.pass(1_000_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(bench.core.group(CHANNEL), (80, 25));
 }
 
@@ -938,14 +935,14 @@ fn unread_peer_gets_no_more_and_is_closed() {
     };
     let mut bench = Bench::with_peers(config, 64, 2);
     bench.publish(20);
-    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.input(RepairInput::Backlog(PeerId(0), 10_000));
     bench.repair(0, 1, 3);
     bench.repair(1, 4, 6);
     assert_eq!(sequences(&bench.take(1)), [4, 5, 6]);
     assert_eq!(bench.counters.pending.get(), 3);
-    bench.core.handle_backlog(PeerId(0), 9_999);
+    bench.input(RepairInput::Backlog(PeerId(0), 9_999));
     assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
-    bench.core.handle_backlog(PeerId(0), 19_900);
+    bench.input(RepairInput::Backlog(PeerId(0), 19_900));
     bench.repair(0, 50, 60);
     bench.repair(0, 50, 60);
     let got = bench.take(0);
@@ -959,7 +956,7 @@ fn unread_peer_gets_no_more_and_is_closed() {
 fn in_flight_repair_is_not_sent_again() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
     bench.publish(40);
-    let left = |bench: &mut Bench, bytes| bench.core.handle_in_flight(PeerId(0), bytes);
+    let left = |bench: &mut Bench, bytes| bench.input(RepairInput::InFlight(PeerId(0), bytes));
     left(&mut bench, 0);
     bench.repair(0, 1, 3);
     assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
@@ -1038,30 +1035,30 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
         ..join("equities")
     };
     bench.connect(6, named("six"));
-    bench.core.handle_disconnected(PeerId(6));
+    bench.input(RepairInput::Disconnected(PeerId(6)));
     let waits = |bench: &Bench| (bench.core.short_of_end(), bench.core.all_reached_end());
     assert_eq!(waits(&bench), (1, false));
     bench.connect(7, named("seven"));
     assert_eq!(waits(&bench), (2, false), "that is somebody else");
-    bench.core.handle_disconnected(PeerId(7));
+    bench.input(RepairInput::Disconnected(PeerId(7)));
     bench.connect(8, named("six"));
     bench.deliver(8, progress(21));
     bench.take(8);
     assert_eq!(waits(&bench), (1, false));
     // A peer that reached END is not awaited. A peer that does not return is given up.
-    bench.core.handle_disconnected(PeerId(8));
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(8)));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     assert_eq!(waits(&bench), (1, false));
     bench.pass(4_800_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(waits(&bench), (1, false), "it may come yet");
     bench.pass(400_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(waits(&bench), (0, true));
     // A peer that reconnected before the end of its first connection was noticed is not awaited twice.
     bench.connect(9, named("nine"));
     bench.connect(10, named("nine"));
-    bench.core.handle_disconnected(PeerId(9));
+    bench.input(RepairInput::Disconnected(PeerId(9)));
     assert_eq!(waits(&bench), (1, false));
     bench.deliver(10, progress(21));
     bench.take(10);
@@ -1094,14 +1091,14 @@ fn full_link_answers_all_requests_with_one_status() {
         })
     };
     let pause = RepairConfig::default().backlog_pause_bytes;
-    bench.core.handle_backlog(PeerId(0), pause);
+    bench.input(RepairInput::Backlog(PeerId(0), pause));
     // Answers to each would exceed the unsent bytes allowed.
     for sent_at in 0..100_000 {
         bench.deliver(0, progress(sent_at));
         assert_eq!(bench.take(0), []);
     }
     bench.nack(0, NackClass::Repair, &[(2, 3)]);
-    bench.core.handle_backlog(PeerId(0), pause - 1);
+    bench.input(RepairInput::Backlog(PeerId(0), pause - 1));
     let got = bench.take(0);
     assert_eq!(sequences(&got), [2, 3]);
     let status = got.iter().filter_map(|got| match got {
@@ -1222,9 +1219,9 @@ fn replay_runs_on_its_own_connection_and_ends_with_the_session() {
         1,
         "a replay connection is no subscriber"
     );
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     bench.connect(3, replay(session));
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     let got = bench.take(3);
     let told = rejection(&mut bench, 3, &got);
     assert_eq!(told.code, RejectCode::UnknownSession);
@@ -1242,7 +1239,7 @@ fn replay_that_cannot_catch_up_is_refused() {
     for _ in 0..40 {
         bench.publish(800);
         bench.pass(100_000);
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
     }
     let floor = bench.core.channels[0].floor().0;
     bench.nack(0, NackClass::Replay, &[(floor, 32_000)]);
@@ -1280,15 +1277,13 @@ fn repair_works_beyond_32_bits_and_at_the_end_of_sequences() {
 #[test]
 fn silent_connections_are_closed_in_time() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
-    bench
-        .core
-        .handle_connected(bench.now, PeerId(7), Carrier::Verbs, ORIGIN);
+    bench.input(RepairInput::Connected(PeerId(7), Carrier::Verbs, ORIGIN));
     bench.pass(2_000_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     let got = bench.take(7);
     assert_eq!(rejection(&mut bench, 7, &got).code, RejectCode::Protocol);
     bench.pass(58_000_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     let got = bench.take(0);
     rejection(&mut bench, 0, &got);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 2);
@@ -1343,7 +1338,7 @@ fn requested_sequences_are_all_accounted_for_in_random_runs() {
             let at = rng.random_range(0..6);
             match rng.random_range(0..10) {
                 0 => drop(bench.connect(peer % 6, join("equities"))),
-                1 => bench.core.handle_disconnected(PeerId(at)),
+                1 => drop(bench.input(RepairInput::Disconnected(PeerId(at)))),
                 2..=3 => bench.publish(rng.random_range(1..40)),
                 4..=7 => {
                     let class = [NackClass::Repair, NackClass::Replay][rng.random_range(0..2)];
@@ -1351,10 +1346,11 @@ fn requested_sequences_are_all_accounted_for_in_random_runs() {
                     let from = newest.saturating_sub(rng.random_range(0..80));
                     bench.nack(at, class, &[(from, from + rng.random_range(0..20))]);
                 }
-                8 => bench
-                    .core
-                    .handle_backlog(PeerId(at), rng.random_range(0..2_000_000)),
-                _ => bench.core.handle_timeout(bench.now),
+                8 => {
+                    let bytes = rng.random_range(0..2_000_000);
+                    bench.input(RepairInput::Backlog(PeerId(at), bytes));
+                }
+                _ => drop(bench.input(RepairInput::Timeout)),
             }
             bench.pass(rng.random_range(0..300));
             bench.check();
@@ -1363,13 +1359,13 @@ fn requested_sequences_are_all_accounted_for_in_random_runs() {
             }
         }
         for peer in 0..6 {
-            bench.core.handle_backlog(PeerId(peer), 0);
+            bench.input(RepairInput::Backlog(PeerId(peer), 0));
         }
         for _ in 0..2_000 {
             drop(bench.drain());
             let next = bench.core.poll_timeout().unwrap();
             bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
-            bench.core.handle_timeout(bench.now);
+            bench.input(RepairInput::Timeout);
         }
         assert_eq!(
             bench.counters.pending.get(),
@@ -1395,18 +1391,14 @@ fn connection_not_starting_with_join_is_rejected() {
             },
         ),
     ] {
-        bench
-            .core
-            .handle_connected(bench.now, PeerId(peer), Carrier::Verbs, ORIGIN);
+        bench.input(RepairInput::Connected(PeerId(peer), Carrier::Verbs, ORIGIN));
         bench.deliver(peer, first);
         let got = bench.take(peer);
         let told = rejection(&mut bench, peer, &got);
         assert!(told.text.contains("must be JOIN"), "{}", told.text);
         assert_eq!(told.retry_after_ms, 0, "it does not help to try again");
     }
-    bench
-        .core
-        .handle_connected(bench.now, PeerId(4), Carrier::Verbs, ORIGIN);
+    bench.input(RepairInput::Connected(PeerId(4), Carrier::Verbs, ORIGIN));
     bench.deliver(4, Message::Leave);
     assert_eq!(bench.drain(), [], "one that only came to go");
     assert_eq!(bench.core.counters.protocol_errors.get(), 3);
@@ -1542,7 +1534,7 @@ fn joiners_share_budget_without_double_promise() {
     for _ in 0..40 {
         bench.publish(800);
         bench.pass(100_000);
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
     }
     let floor = bench.core.channels[0].floor().0;
     bench.nack(0, NackClass::Repair, &[(31_990, 31_999)]);
@@ -1659,34 +1651,32 @@ fn clock_is_needed_each_tick_for_silence() {
     let start = bench.now.monotonic;
     assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
     bench.pass(99_999);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
     bench.pass(1);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(
         bench.core.poll_timeout(),
         Some(start.after(TICK).after(TICK))
     );
     bench.pass(59_800_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 0);
     bench.deliver(9, Message::Progress(progress(0)));
     bench.drain();
     bench.pass(100_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 1, "a minute");
     let got = bench.take(0);
     rejection(&mut bench, 0, &got);
     // The replay connection is silent too, and may be.
     assert_eq!(bench.core.counters.connected.get(), 2);
-    bench
-        .core
-        .handle_connected(bench.now, PeerId(20), Carrier::Verbs, ORIGIN);
+    bench.input(RepairInput::Connected(PeerId(20), Carrier::Verbs, ORIGIN));
     bench.pass(1_900_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 1);
     bench.pass(100_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     assert_eq!(
         bench.core.counters.silent_disconnects.get(),
         2,
@@ -1694,7 +1684,7 @@ fn clock_is_needed_each_tick_for_silence() {
     );
     // The peer does not even read its rejection, but the connection is closed all the same.
     bench.pass(60_000_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     let closed = |event: &RepairEvent| match event {
         RepairEvent::Close { peer, reason } => *peer == PeerId(20) && reason.is_some(),
         _ => false,
@@ -1781,7 +1771,7 @@ fn read_needs_verbs_and_every_connection_learns_it() {
     bench.connect(2, further(session));
     bench.events();
     // A peer that knows the session replaces nothing on a transport without READ.
-    (bench.core).handle_connected(bench.now, PeerId(3), Carrier::Tcp, ORIGIN);
+    bench.input(RepairInput::Connected(PeerId(3), Carrier::Tcp, ORIGIN));
     bench.deliver(3, Message::Join(read_grant::reader(session, 7)));
     let got = bench.take(3);
     assert!(
@@ -1946,10 +1936,7 @@ fn channels_of_one_publisher_are_kept_apart() {
             class: NackClass::Repair,
             ranges: vec![run(first, last)],
         };
-        let (now, peer) = (bench.now, PeerId(0));
-        bench
-            .core
-            .handle_message(now, peer, ChannelId(channel), nack);
+        bench.input(RepairInput::Message(PeerId(0), ChannelId(channel), &nack));
     };
     ask(&mut bench, 6, 1, 3);
     ask(&mut bench, 5, 16, 22);
@@ -2005,7 +1992,7 @@ fn replay_connection_is_replaced_only_by_its_own_session() {
         refusals(&bench.take(1)),
         [(RefusalReason::Budget, run(1, 1))]
     );
-    bench.core.handle_disconnected(PeerId(13));
+    bench.input(RepairInput::Disconnected(PeerId(13)));
     bench.nack(1, NackClass::Replay, &[(1, 1)]);
     assert_eq!(sequences(&bench.take(1)), [1]);
     bench.deliver(12, Message::Progress(progress(5)));
@@ -2024,16 +2011,16 @@ fn resumed_peer_is_served_when_backlog_is_gone() {
     let mut bench = Bench::with_peers(config, 64, 1);
     bench.publish(20);
     bench.repair(0, 1, 2);
-    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.input(RepairInput::Backlog(PeerId(0), 10_000));
     assert_eq!(bench.drain(), []);
-    bench.core.handle_backlog(PeerId(0), 10_000);
-    bench.core.handle_backlog(PeerId(0), 12_000);
+    bench.input(RepairInput::Backlog(PeerId(0), 10_000));
+    bench.input(RepairInput::Backlog(PeerId(0), 12_000));
     assert!(!bench.core.lanes.is_waiting(), "it is not even looked at");
-    bench.core.handle_backlog(PeerId(0), 9_999);
+    bench.input(RepairInput::Backlog(PeerId(0), 9_999));
     assert_eq!(sequences(&bench.take(0)), [1, 2]);
     // Answers of exactly the bound are allowed, and a WELCOME of any length.
     let frame = FRAME_HEAD + 48;
-    bench.core.handle_backlog(PeerId(0), 20_000 - frame);
+    bench.input(RepairInput::Backlog(PeerId(0), 20_000 - frame));
     bench.repair(0, 90, 90);
     assert_eq!(bench.core.counters.overflow_disconnects.get(), 0);
     bench.repair(0, 91, 91);
@@ -2125,7 +2112,7 @@ fn nack_connection_needs_known_session_and_ends_with_it() {
     // Only this connection ends. Its requests are abandoned, and its session continues.
     bench.connect(1, further(session));
     bench.repair(1, 1, 2);
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     assert_eq!(bench.counters.repairs_cancelled.get(), 2);
     assert_eq!(bench.core.group(CHANNEL).0, 1);
     // A new connection replaces it, even a half-open one.
@@ -2135,7 +2122,7 @@ fn nack_connection_needs_known_session_and_ends_with_it() {
     assert!(bench.core.peers.contains_key(&PeerId(3)));
     assert!(!bench.core.peers.contains_key(&PeerId(2)));
     // It ends with its session and gets the reason.
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     let got = bench.take(3);
     let [Got::Rejected(rejected)] = &got[..] else {
         panic!("{got:?}")
@@ -2160,7 +2147,7 @@ fn nack_connection_may_be_idle_and_is_offered_in_welcome() {
     for _ in 0..80 {
         bench.pass(1_000_000);
         bench.deliver(0, Message::Progress(progress(0)));
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
         bench.drain();
     }
     assert!(bench.core.peers.contains_key(&PeerId(1)));
@@ -2263,9 +2250,12 @@ fn nacks_on_many_channels_are_all_served() {
     const CHANNELS: u16 = 5;
     let (mut core, _rings) = core_of(CHANNELS);
     let (now, mut out) = (Now::default(), Vec::new());
-    core.handle_connected(now, PeerId(0), Carrier::Verbs, ORIGIN);
+    core.handle(
+        now,
+        RepairInput::Connected(PeerId(0), Carrier::Verbs, ORIGIN),
+    );
     let all = Message::Join(join_all(0..CHANNELS));
-    core.handle_message(now, PeerId(0), ChannelId(0), all);
+    core.handle(now, RepairInput::Message(PeerId(0), ChannelId(0), &all));
     assert!(core.poll_transmit(now, &mut out).is_some());
     // Any order of the requests, whichever channel was served last.
     for channel in (0..CHANNELS).chain((0..CHANNELS).rev()) {
@@ -2275,7 +2265,10 @@ fn nacks_on_many_channels_are_all_served() {
             class: NackClass::Repair,
             ranges: vec![run(1, 1)],
         };
-        core.handle_message(now, PeerId(0), ChannelId(channel), nack);
+        core.handle(
+            now,
+            RepairInput::Message(PeerId(0), ChannelId(channel), &nack),
+        );
         let served = core.poll_transmit(now, &mut out);
         assert_eq!(served, Some(Destination::Peer(PeerId(0))), "{channel}");
         let read = Message::read(&out, BODY_LEN_MAX_TO_SUBSCRIBER).unwrap();

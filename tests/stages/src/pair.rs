@@ -15,7 +15,7 @@ use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, Records, WireRecord};
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingMemory, RingWriter};
 use tickcast_reliability::serve::{
-    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore,
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairInput,
 };
 use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
@@ -235,11 +235,13 @@ impl Pair {
             to_publisher: Vec::with_capacity(1 << 16),
             to_subscriber: Vec::with_capacity(1 << 20),
         };
-        pair.repair.handle_connected(
+        pair.repair.handle(
             now,
-            PEER,
-            Carrier::Tcp,
-            PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST),
+            RepairInput::Connected(
+                PEER,
+                Carrier::Tcp,
+                PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST),
+            ),
         );
         while !pair
             .subscriber
@@ -297,7 +299,8 @@ impl Pair {
         while let Ok(Some((channel, message, taken))) =
             Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER)
         {
-            self.repair.handle_message(now, PEER, channel, message);
+            self.repair
+                .handle(now, RepairInput::Message(PEER, channel, &message));
             frames = &frames[taken..];
         }
         self.to_subscriber.clear();

@@ -15,7 +15,7 @@ use tickcast_reliability::publish::{
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingWriter};
 use tickcast_reliability::serve::{
-    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Now, PeerOrigin, RecordNumber, RepairCounters,
@@ -244,7 +244,7 @@ impl Publisher {
             let peer = self.by_connection[&connection];
             self.repair.handle_cursor(now, peer, CHANNEL, &words);
         }
-        self.repair.handle_timeout(now);
+        self.repair.handle(now, RepairInput::Timeout);
         worked |= self.answer(now);
         while let Some(event) = self.repair.poll() {
             match event {
@@ -315,22 +315,25 @@ impl Publisher {
                     *last += 1;
                     peers.insert(connection, PeerId(*last));
                     let origin = PeerOrigin::of(address.ip());
-                    core.handle_connected(now, PeerId(*last), carrier, origin);
+                    core.handle(now, RepairInput::Connected(PeerId(*last), carrier, origin));
                 }
                 ServerEvent::Unconfirmed(connection, bytes) => {
-                    core.handle_in_flight(peers[&connection], bytes);
+                    core.handle(now, RepairInput::InFlight(peers[&connection], bytes));
                 }
                 ServerEvent::Frame(connection, channel, message) => {
-                    core.handle_message(now, peers[&connection], channel, message);
+                    core.handle(
+                        now,
+                        RepairInput::Message(peers[&connection], channel, &message),
+                    );
                 }
                 ServerEvent::Closed(connection, reason) => {
                     let Some(peer) = peers.remove(&connection) else {
                         return;
                     };
                     if let tickcast_transport::control::CloseReason::Protocol(error) = &reason {
-                        core.handle_protocol_error(peer, error.to_string());
+                        core.handle(now, RepairInput::Malformed(peer, &error.to_string()));
                     }
-                    core.handle_disconnected(peer);
+                    core.handle(now, RepairInput::Disconnected(peer));
                 }
                 ServerEvent::Granted(connection, _, access) => {
                     core.grant(now, peers[&connection], CHANNEL, access);
@@ -372,7 +375,8 @@ impl Publisher {
         self.server.flush();
         for (connection, info) in self.server.peers() {
             if let Some(peer) = self.by_connection.get(&connection) {
-                self.repair.handle_backlog(*peer, info.backlog_bytes);
+                self.repair
+                    .handle(now, RepairInput::Backlog(*peer, info.backlog_bytes));
             }
         }
         worked

@@ -16,7 +16,7 @@ use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingReader, RingWriter, Seal};
 use tickcast_reliability::serve::{
-    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, ReadLimits, SubscriberCore, SubscriberInput,
@@ -311,7 +311,7 @@ impl World {
         let on = &mut |item: Item<'_>| heard.item(item);
         self.subscriber
             .handle(now.monotonic, SubscriberInput::Timeout, on);
-        self.repair.handle_timeout(now);
+        self.repair.handle(now, RepairInput::Timeout);
         self.act(now);
         self.converse(now);
         self.act(now);
@@ -341,11 +341,13 @@ impl World {
                     self.last_peer += 1;
                     let peer = PeerId(self.last_peer);
                     self.peers.insert(peer, path);
-                    (self.repair).handle_connected(
+                    self.repair.handle(
                         now,
-                        peer,
-                        Carrier::Verbs,
-                        PeerOrigin::V4(Ipv4Addr::LOCALHOST),
+                        RepairInput::Connected(
+                            peer,
+                            Carrier::Verbs,
+                            PeerOrigin::V4(Ipv4Addr::LOCALHOST),
+                        ),
                     );
                     let limits = ReadLimits {
                         reads: self.sides.reader.reads_depth(),
@@ -367,7 +369,7 @@ impl World {
                     let gone = self.peers.iter().find(|(_, it)| **it == path);
                     if let Some(peer) = gone.map(|(peer, _)| *peer) {
                         self.peers.remove(&peer);
-                        self.repair.handle_disconnected(peer);
+                        self.repair.handle(now, RepairInput::Disconnected(peer));
                     }
                 }
                 Action::Listen(_) => {
@@ -423,7 +425,8 @@ impl World {
             let by = by.map(|(peer, _)| *peer).unwrap();
             let mut rest = &said[..];
             while let Some((channel, message, len)) = Message::read(rest, 1 << 20).unwrap() {
-                self.repair.handle_message(now, by, channel, message);
+                self.repair
+                    .handle(now, RepairInput::Message(by, channel, &message));
                 rest = &rest[len..];
             }
         }

@@ -128,7 +128,7 @@ fn torn_or_foreign_cursor_report_is_counted_and_ignored() {
     let of = (counters.cursor_torn.get(), counters.cursor_ignored.get());
     assert_eq!((of, counters.cursor_reports.get()), ((1, 1), 0));
     assert!(bench.poll(&report(session, 1, 9, 0)).is_some());
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     assert_eq!(bench.poll(&report(session, 2, 9, 0)), None, "it is gone");
     // The reports of the next connection restart.
     bench.connect(2, reader(session, 6));

@@ -18,8 +18,7 @@ fn unicast() -> RepairConfig {
 
 impl Bench {
     fn connect_from(&mut self, from: PeerOrigin, peer: u64, join: Join) -> Vec<Got> {
-        self.core
-            .handle_connected(self.now, PeerId(peer), Carrier::Tcp, from);
+        self.input(RepairInput::Connected(PeerId(peer), Carrier::Tcp, from));
         self.deliver(peer, Message::Join(join));
         self.take(peer)
     }
@@ -85,7 +84,7 @@ fn joiner_keeps_its_history_beside_replaying_strangers() {
     for _ in 0..40 {
         bench.publish(200);
         bench.pass(100_000);
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
     }
     let floor = bench.core.channels[0].floor().0;
     for peer in 0..400 {
@@ -134,21 +133,19 @@ fn replay_that_waits_for_others_may_be_repeated() {
     let refused = refusals(&bench.take(2));
     assert_eq!(refused, [(RefusalReason::Budget, run(1, 500))]);
     // Its address has a place again when another replay ends, or when its peer does not read it.
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     bench.nack(2, NackClass::Replay, &[(1, 500)]);
     assert_eq!(refusals(&bench.take(2)), []);
     assert_eq!(bench.counters.refused_budget.get(), 500);
     bench.connect_from(origin(0), 3, join("equities"));
-    bench
-        .core
-        .handle_backlog(PeerId(1), config.backlog_pause_bytes);
+    bench.input(RepairInput::Backlog(PeerId(1), config.backlog_pause_bytes));
     bench.deliver(1, progress(1));
     assert_eq!(bench.take(1), []);
     bench.nack(1, NackClass::Replay, &[(1, 500)]);
     bench.nack(3, NackClass::Replay, &[(1, 500)]);
     assert_eq!(refusals(&bench.take(3)), []);
     // A peer that reads again goes on.
-    bench.core.handle_backlog(PeerId(1), 0);
+    bench.input(RepairInput::Backlog(PeerId(1), 0));
     assert_eq!(
         bench.core.origins.replay_share(300, origin(0), PeerId(1)),
         100
@@ -190,7 +187,7 @@ fn unread_bytes_of_one_origin_are_bounded_in_all() {
     bench.publish(20);
     // Each has less unread than a connection may have, and all together have more than their origin may.
     for peer in 0..20 {
-        bench.core.handle_backlog(PeerId(peer), 9_000);
+        bench.input(RepairInput::Backlog(PeerId(peer), 9_000));
         bench.repair(peer, 1, 2);
         bench.deliver(peer, progress(1));
     }
@@ -201,7 +198,7 @@ fn unread_bytes_of_one_origin_are_bounded_in_all() {
         assert_eq!(sequences(&bench.take(reader)), [1, 2]);
     }
     for peer in 0..3 {
-        bench.core.handle_backlog(PeerId(peer), 0);
+        bench.input(RepairInput::Backlog(PeerId(peer), 0));
     }
     let served = bench.drain();
     let peers: std::collections::BTreeSet<_> = served.iter().map(|(to, _)| *to).collect();
@@ -209,9 +206,9 @@ fn unread_bytes_of_one_origin_are_bounded_in_all() {
     assert_eq!(served.len(), 9);
     // A closed connection takes its unread bytes with it.
     for peer in 3..6 {
-        bench.core.handle_disconnected(PeerId(peer));
+        bench.input(RepairInput::Disconnected(PeerId(peer)));
     }
-    bench.core.handle_backlog(PeerId(6), 8_999);
+    bench.input(RepairInput::Backlog(PeerId(6), 8_999));
     assert_eq!(sequences(&bench.take(6)), [1, 2]);
 }
 
@@ -224,12 +221,12 @@ fn ended_connections_leave_nothing_in_the_order_of_turns() {
         bench.deliver(peer, progress(1));
     }
     for peer in 0..64 {
-        bench.core.handle_disconnected(PeerId(peer));
+        bench.input(RepairInput::Disconnected(PeerId(peer)));
     }
     bench.repair(HONEST, 5, 5);
     assert_eq!(bench.turns_until_repaired(), 1);
     assert_eq!(bench.drain(), []);
-    bench.core.handle_disconnected(PeerId(HONEST));
+    bench.input(RepairInput::Disconnected(PeerId(HONEST)));
     assert_eq!(bench.drain(), []);
     assert!(!bench.core.lanes.is_waiting());
     assert_eq!(bench.counters.pending.get(), 0);
@@ -238,8 +235,7 @@ fn ended_connections_leave_nothing_in_the_order_of_turns() {
 impl Bench {
     /// Connects without JOIN.
     fn arrive_from(&mut self, from: PeerOrigin, peer: u64) {
-        self.core
-            .handle_connected(self.now, PeerId(peer), Carrier::Tcp, from);
+        self.input(RepairInput::Connected(PeerId(peer), Carrier::Tcp, from));
     }
 
     /// Returns the connections that were closed, each with the code of its REJECTED.
@@ -286,7 +282,7 @@ fn origin_with_fewer_connections_keeps_its_sessions() {
     );
     assert_eq!(bench.core.group(CHANNEL).0, 16);
     // A further connection gives way, and its session goes on.
-    bench.core.handle_disconnected(PeerId(1_000));
+    bench.input(RepairInput::Disconnected(PeerId(1_000)));
     bench.connect_from(origin(0), 300, further(sessions[0]));
     assert_eq!(bench.core.group(CHANNEL).0, 15);
     bench.connect_from(origin(99), 1_008, join("equities"));
@@ -357,9 +353,7 @@ fn nack_is_charged_by_the_sequences_that_it_logs() {
             class,
             ranges: vec![run(first, last)],
         };
-        bench
-            .core
-            .handle_message(bench.now, PeerId(peer), CHANNEL, nack)
+        bench.input(RepairInput::Message(PeerId(peer), CHANNEL, &nack))
     };
     let small = nack(&mut bench, 0, NackClass::Repair, 1, 1);
     let large = nack(&mut bench, 0, NackClass::Repair, 2, 4_001);
@@ -373,7 +367,7 @@ fn nack_is_charged_by_the_sequences_that_it_logs() {
     // Answers are work too, and so is the comparison with what was multicast meanwhile.
     let refused = nack(&mut bench, 0, NackClass::Repair, 7_000, 7_000);
     assert!(refused > 0);
-    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.input(RepairInput::Backlog(PeerId(0), usize::MAX));
     for peer in [1, HONEST] {
         bench.repair(peer, 1, 100);
     }
@@ -386,9 +380,7 @@ fn nack_is_charged_by_the_sequences_that_it_logs() {
     let welcomed = |bench: &mut Bench, peer| {
         bench.arrive_from(origin(7), peer);
         let join = Message::Join(join("equities"));
-        bench
-            .core
-            .handle_message(bench.now, PeerId(peer), CHANNEL, join)
+        bench.input(RepairInput::Message(PeerId(peer), CHANNEL, &join))
     };
     let before = welcomed(&mut bench, 500);
     let instrument = Instrument {
@@ -422,14 +414,14 @@ fn multicast_visits_no_waiting_connection() {
     assert_eq!(bench.counters.pending.get(), 0);
     assert_eq!(bench.counters.answered_by_multicast.get(), 500);
     // A request after the multicast counts anew, though the earlier one had no turn since.
-    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.input(RepairInput::Backlog(PeerId(0), usize::MAX));
     for peer in 0..3 {
         bench.repair(peer, 9, 9);
     }
     assert_eq!(bench.drain().len(), 1);
     bench.pass(100);
     bench.repair(0, 9, 9);
-    bench.core.handle_backlog(PeerId(0), 0);
+    bench.input(RepairInput::Backlog(PeerId(0), 0));
     assert_eq!(sequences(&bench.take(0)), [9]);
 }
 
@@ -438,7 +430,7 @@ fn turns_without_output_are_bounded_in_each_call() {
     let mut bench = Bench::beside_strangers(RepairConfig::default(), 256, 83, 1);
     bench.publish(200);
     for peer in 0..80 {
-        bench.core.handle_backlog(PeerId(peer), usize::MAX);
+        bench.input(RepairInput::Backlog(PeerId(peer), usize::MAX));
     }
     for peer in 0..83 {
         bench.repair(peer, 1, 128);
@@ -446,7 +438,7 @@ fn turns_without_output_are_bounded_in_each_call() {
     assert_eq!(bench.drain().len(), 128);
     assert_eq!(bench.counters.pending.get(), 80 * 128);
     for peer in 0..80 {
-        bench.core.handle_backlog(PeerId(peer), 0);
+        bench.input(RepairInput::Backlog(PeerId(peer), 0));
     }
     assert_eq!(bench.drain(), []);
     assert_eq!(bench.counters.pending.get(), 80 * 128 - 64 * 64);
@@ -461,14 +453,14 @@ fn turns_without_output_are_bounded_in_each_call() {
 fn requests_of_closed_connection_count_as_cancelled() {
     let mut bench = Bench::beside_strangers(RepairConfig::default(), 64, 80, 1);
     bench.publish(20);
-    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.input(RepairInput::Backlog(PeerId(0), usize::MAX));
     for peer in 0..3 {
         bench.repair(peer, 5, 6);
     }
     bench.repair(0, 8, 8);
     assert_eq!(bench.drain().len(), 2);
     assert_eq!(bench.counters.pending.get(), 3);
-    bench.core.handle_disconnected(PeerId(0));
+    bench.input(RepairInput::Disconnected(PeerId(0)));
     // Peer 0 had no turn since the multicasts that answer two of its three requests.
     assert_eq!(bench.counters.answered_by_multicast.get(), 4);
     assert_eq!(bench.counters.repairs_cancelled.get(), 3);
@@ -513,10 +505,10 @@ fn unread_answers_of_one_origin_are_bounded_in_all() {
     };
     bench.core.set_directory(CHANNEL, vec![instrument; 100]);
     for peer in 0..10 {
-        bench.core.handle_backlog(PeerId(peer), 63_900);
+        bench.input(RepairInput::Backlog(PeerId(peer), 63_900));
     }
     // The origin may have 640,000 unread bytes. Its tenth and eleventh connection have read everything.
-    bench.core.handle_backlog(PeerId(9), 66_000);
+    bench.input(RepairInput::Backlog(PeerId(9), 66_000));
     for peer in [0, 11, HONEST] {
         bench.repair(peer, 90, 90);
     }
@@ -525,7 +517,7 @@ fn unread_answers_of_one_origin_are_bounded_in_all() {
     assert_eq!(bench.drain().len(), 4);
     assert_eq!(bench.closed(), [(9, RejectCode::Overflow)]);
     // A WELCOME that would exceed it is rejected and may be tried again. Other origins get theirs.
-    bench.core.handle_backlog(PeerId(8), 64_000);
+    bench.input(RepairInput::Backlog(PeerId(8), 64_000));
     let got = bench.connect_from(origin(0), 100, join("equities"));
     let rejected = rejection(&mut bench, 100, &got);
     assert_eq!(rejected.code, RejectCode::Overflow);
@@ -534,7 +526,7 @@ fn unread_answers_of_one_origin_are_bounded_in_all() {
     assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");
     // A connection that closes takes its unread bytes with it.
     for peer in 0..3 {
-        bench.core.handle_disconnected(PeerId(peer));
+        bench.input(RepairInput::Disconnected(PeerId(peer)));
     }
     let got = bench.connect_from(origin(0), 102, join("equities"));
     assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");

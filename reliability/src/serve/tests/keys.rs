@@ -63,7 +63,7 @@ fn keys_are_each_announced_before_their_use() {
     for _ in 0..10 {
         bench.publish(5);
         bench.pass(100_000);
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
         let got = bench.drain();
         let of = |peer| {
             let of = got.iter().filter(|(to, _)| *to == Some(peer));
@@ -83,7 +83,7 @@ fn jump_over_several_keys_announces_last_two() {
     bench.join(1);
     bench.publish(62);
     bench.pass(100_000);
-    bench.core.handle_timeout(bench.now);
+    bench.input(RepairInput::Timeout);
     let got: Vec<Got> = bench.drain().into_iter().map(|(_, got)| got).collect();
     assert_eq!(numbers(&got, &keys), [6, 7]);
 }

@@ -178,7 +178,7 @@ fn read_connection_ends_grant_and_next_has_own() {
     let (mut bench, session) = Bench::reading(poor());
     bench.grant(1);
     bench.drain();
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     assert_eq!(bench.read(BURST), None);
     assert!(!bench.grant(1));
     bench.connect(2, reader(session, 6));
@@ -202,7 +202,7 @@ fn read_connection_may_be_silent_without_requests() {
     for _ in 0..80 {
         bench.pass(1_000_000);
         bench.deliver(0, Message::Progress(progress(0)));
-        bench.core.handle_timeout(bench.now);
+        bench.input(RepairInput::Timeout);
     }
     assert!(bench.core.peers.contains_key(&PeerId(1)));
     bench.publish(1);
@@ -235,13 +235,19 @@ fn rings_of_a_session_have_separate_grants_and_counts() {
         (grants, session)
     };
     // Another order than the publisher's.
-    core.handle_connected(now, PeerId(0), Carrier::Verbs, ORIGIN);
+    core.handle(
+        now,
+        RepairInput::Connected(PeerId(0), Carrier::Verbs, ORIGIN),
+    );
     let join = Message::Join(join_all([1, 0].into_iter()));
-    core.handle_message(now, PeerId(0), ChannelId(0), join);
+    core.handle(now, RepairInput::Message(PeerId(0), ChannelId(0), &join));
     let (_, session) = granted(&mut core);
-    core.handle_connected(now, PeerId(1), Carrier::Verbs, ORIGIN);
+    core.handle(
+        now,
+        RepairInput::Connected(PeerId(1), Carrier::Verbs, ORIGIN),
+    );
     let join = Message::Join(reader(session, 1));
-    core.handle_message(now, PeerId(1), ChannelId(0), join);
+    core.handle(now, RepairInput::Message(PeerId(1), ChannelId(0), &join));
     granted(&mut core);
     const EACH: u64 = (512 << 10) / 8;
     for channel in [0_u16, 1] {
@@ -256,7 +262,10 @@ fn rings_of_a_session_have_separate_grants_and_counts() {
             read_bytes: EACH,
             ..progress(0)
         };
-        core.handle_message(now, PeerId(0), ChannelId(channel), Message::Progress(used));
+        core.handle(
+            now,
+            RepairInput::Message(PeerId(0), ChannelId(channel), &Message::Progress(used)),
+        );
         let (grants, _) = granted(&mut core);
         let address = 0x1000 * (1 + u64::from(channel));
         assert_eq!(grants, [(channel, address, 2 * EACH)]);

@@ -92,7 +92,7 @@ fn inbox_writes_run_from_newest_as_in_ring() {
     assert_eq!(bench.counters.mirror_writes.get(), 3);
     assert_eq!(bench.core.counters.mirrors_begun.get(), 1);
     // The inbox has fewer slots than the ring.
-    bench.core.handle_written(PeerId(1), 3);
+    bench.input(RepairInput::Written(PeerId(1), 3));
     bench.publish(15);
     let last = *bench.writes().last().unwrap();
     assert_eq!((last.offset, last.at), (4096 + 20 * 1024, 4 * 1024));
@@ -107,7 +107,7 @@ fn mirror_writes_in_flight_are_bounded_and_lapped_skipped() {
     assert_eq!(bench.writes().len(), MIRROR_WRITES_MAX as usize);
     bench.publish(2 * SLOTS);
     assert!(bench.writes().is_empty());
-    bench.core.handle_written(PeerId(1), MIRROR_WRITES_MAX);
+    bench.input(RepairInput::Written(PeerId(1), MIRROR_WRITES_MAX));
     let writes = bench.writes();
     let newest = (bench.ring.sealed().0 % SLOTS) as usize;
     assert_eq!(writes.len(), 1, "the newest alone");
@@ -209,14 +209,14 @@ fn mirror_ends_on_disconnect_or_unwritable_peer() {
     let mut bench = Bench::mirroring();
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     bench.publish(1);
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
     assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Attempt));
     let mut bench = Bench::mirroring();
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);
-    bench.core.handle_unwritable(PeerId(1));
+    bench.input(RepairInput::Unwritable(PeerId(1)));
     bench.refused(MirrorRefusal::Impossible);
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
 }
@@ -234,7 +234,7 @@ fn denied_mirror_gets_one_refusal_and_no_more_writes() {
     bench.refused(MirrorRefusal::Denied);
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
     // An outstanding WRITE completes. The refusal is sent once.
-    bench.core.handle_written(PeerId(1), 1);
+    bench.input(RepairInput::Written(PeerId(1), 1));
     assert!(bench.core.deny_writes(PeerId(1)));
     assert!(bench.take(0).is_empty() && bench.events().is_empty());
     assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
@@ -251,7 +251,7 @@ fn denied_before_writing_is_written_on_reconnect() {
     bench.events();
     assert!(bench.take(0).is_empty(), "nothing was wished for");
     assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
-    bench.core.handle_disconnected(PeerId(1));
+    bench.input(RepairInput::Disconnected(PeerId(1)));
     bench.connect(2, reader(session, 6));
     bench.events();
     let again = Mirroring {

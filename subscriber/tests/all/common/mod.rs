@@ -19,7 +19,7 @@ use tickcast_reliability::record::{
 };
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
 use tickcast_reliability::serve::{
-    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
@@ -358,16 +358,19 @@ impl Service {
                 *last_peer += 1;
                 peers.insert(connection, PeerId(*last_peer));
                 let origin = PeerOrigin::of(address.ip());
-                repair.handle_connected(now(), PeerId(*last_peer), carrier, origin);
+                repair.handle(
+                    now(),
+                    RepairInput::Connected(PeerId(*last_peer), carrier, origin),
+                );
             }
             ServerEvent::Frame(connection, channel, message) => {
                 if let Some(peer) = peers.get(&connection) {
-                    repair.handle_message(now(), *peer, channel, message);
+                    repair.handle(now(), RepairInput::Message(*peer, channel, &message));
                 }
             }
             ServerEvent::Closed(connection, _) => {
                 if let Some(peer) = peers.remove(&connection) {
-                    repair.handle_disconnected(peer);
+                    repair.handle(now(), RepairInput::Disconnected(peer));
                 }
             }
             _ => {}
@@ -376,7 +379,7 @@ impl Service {
         let now = now();
         self.core.handle_timeout(now);
         self.send();
-        self.repair.handle_timeout(now);
+        self.repair.handle(now, RepairInput::Timeout);
         let mut out = Vec::new();
         while self.answers
             && let Some(destination) = self.repair.poll_transmit(now, &mut out)

@@ -7,7 +7,7 @@ use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherC
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
 use tickcast_reliability::serve::{
-    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::types::{
     ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, RepairCounters, Sequence,
@@ -192,7 +192,7 @@ impl Publisher {
     fn serve(&mut self, said: &mut Said, now: Now, does: &mut Does<PublisherOutput>) -> Checked {
         let out = &mut does.outputs;
         self.core.handle_timeout(now);
-        self.repair.handle_timeout(now);
+        self.repair.handle(now, RepairInput::Timeout);
         while let Some(transmit) = self.core.poll_transmit(FAN_OUT) {
             match transmit {
                 Transmit::Slots(range) => {
@@ -256,12 +256,16 @@ impl Core for Publisher {
             PublisherInput::Look => {}
             PublisherInput::Publish(what) => self.publish(what, now)?,
             PublisherInput::Connected(peer) => {
-                (self.repair).handle_connected(now, peer, Carrier::Verbs, HOST);
+                self.repair
+                    .handle(now, RepairInput::Connected(peer, Carrier::Verbs, HOST));
             }
-            PublisherInput::Disconnected(peer) => self.repair.handle_disconnected(peer),
+            PublisherInput::Disconnected(peer) => {
+                self.repair.handle(now, RepairInput::Disconnected(peer));
+            }
             PublisherInput::Message(peer, id) => {
                 let (channel, message) = said.message(id)?;
-                self.repair.handle_message(now, peer, channel, message);
+                self.repair
+                    .handle(now, RepairInput::Message(peer, channel, &message));
             }
         }
         self.serve(said, now, does)

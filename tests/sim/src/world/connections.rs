@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message, NackClass};
 use tickcast_reliability::delivery::LinkDownReason;
-use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::serve::{PeerId, RepairInput};
 use tickcast_reliability::session::{Action, Path, SubscriberInput};
 use tickcast_reliability::types::Nanos;
 
@@ -14,8 +14,8 @@ use crate::checks::tamper::Tamper;
 use crate::network::clock_queue::Event;
 use crate::network::stream::index_of;
 use crate::network::stream::{Connection, Pipe, RECEIVE_BUFFER};
-use crate::world::World;
 use crate::world::drive_subscriber::Came;
+use crate::world::{World, now_of};
 
 /// Interval at which a delayed transfer is retried.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
@@ -265,7 +265,10 @@ impl World {
             let peer = self.connections[connection].peer;
             let publisher = &mut self.publishers[index];
             if publisher.peers.contains_key(&peer) {
-                publisher.repair.handle_backlog(peer, left);
+                let now = now_of(self.now, self.utc);
+                publisher
+                    .repair
+                    .handle(now, RepairInput::Backlog(peer, left));
                 let due = publisher.repair.poll_timeout().unwrap_or(Nanos::MAX);
                 if due <= self.now {
                     self.wake_publisher(index, self.now);

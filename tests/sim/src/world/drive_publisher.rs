@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
 use tickcast_reliability::publish::{PublisherEvent, Transmit};
-use tickcast_reliability::serve::{Carrier, Destination, RepairEvent};
+use tickcast_reliability::serve::{Carrier, Destination, RepairEvent, RepairInput};
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{FanOutId, Nanos, PeerOrigin};
 
@@ -38,7 +38,7 @@ impl World {
         for feed in &mut publisher.feeds {
             feed.core.handle_timeout(now);
         }
-        publisher.repair.handle_timeout(now);
+        publisher.repair.handle(now, RepairInput::Timeout);
         publisher.refusals.ticks(&publisher.feeds, now.monotonic);
         for at in 0..self.plan.channels {
             while let Some(event) = self.publishers[index].feeds[at].core.poll() {
@@ -197,7 +197,9 @@ impl World {
                     let pipe = &mut self.connections[connection].down;
                     pipe.unsent.extend(&out);
                     let backlog = pipe.unsent.len();
-                    publisher.repair.handle_backlog(peer, backlog);
+                    publisher
+                        .repair
+                        .handle(now, RepairInput::Backlog(peer, backlog));
                     let most = self.plan.repair.backlog_close_bytes + (1 << 17);
                     if backlog > most {
                         return Err(format!("{backlog} bytes wait for {peer:?}"));
@@ -324,12 +326,16 @@ impl World {
                 publisher.peers.insert(peer, connection);
                 // Two subscribers run on each host.
                 let origin = PeerOrigin::V4(Ipv4Addr::from_bits(subscriber as u32 / 2));
-                (publisher.repair).handle_connected(now, peer, Carrier::Verbs, origin);
+                publisher
+                    .repair
+                    .handle(now, RepairInput::Connected(peer, Carrier::Verbs, origin));
             }
             Arrival::Closed(connection) => {
                 let peer = self.connections[connection].peer;
                 if publisher.peers.remove(&peer).is_some() {
-                    publisher.repair.handle_disconnected(peer);
+                    publisher
+                        .repair
+                        .handle(now, RepairInput::Disconnected(peer));
                 }
             }
             Arrival::Bytes(connection) => {
@@ -364,7 +370,9 @@ impl World {
                     // TCP reports the bytes in flight; a reliable connection over verbs does not.
                     if asked.is_some() && path != Path::Nack {
                         let left = down.unsent.len() + down.under_way;
-                        publisher.repair.handle_in_flight(peer, left);
+                        publisher
+                            .repair
+                            .handle(now, RepairInput::InFlight(peer, left));
                     }
                     let progress = match &message {
                         Message::Progress(progress) => Some(*progress),
@@ -378,7 +386,9 @@ impl World {
                         publisher.left.insert(peer);
                         self.tally.checked("left", 1);
                     }
-                    publisher.repair.handle_message(now, peer, channel, message);
+                    publisher
+                        .repair
+                        .handle(now, RepairInput::Message(peer, channel, &message));
                     let feed = publisher.feeds.iter().find(|f| f.channel == channel);
                     if let (Some(feed), Some(progress)) = (feed, progress) {
                         publisher.replies.reported(peer, feed, progress, now);

@@ -11,15 +11,15 @@ use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::ring::{
     CONTROL_PAGE_LEN, Geometry, HeapMemory, RingMemory, WrittenSlots,
 };
-use tickcast_reliability::serve::MirrorWrite;
+use tickcast_reliability::serve::{MirrorWrite, RepairInput};
 use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 
 use crate::network::clock_queue::Event;
 use crate::network::inboxes::HalfWrite;
 use crate::network::stream::index_of;
-use crate::world::World;
 use crate::world::drive_subscriber::Came;
+use crate::world::{World, now_of};
 
 /// Interval at which a delayed transfer is retried.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
@@ -192,7 +192,8 @@ impl World {
             self.schedule(again, Event::WriteDone(connection));
             return Ok(());
         }
-        publisher.repair.handle_written(peer, 1);
+        let now = now_of(self.now, self.utc);
+        publisher.repair.handle(now, RepairInput::Written(peer, 1));
         self.serve(index)
     }
 
