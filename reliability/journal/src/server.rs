@@ -247,7 +247,7 @@ mod tests {
     use tickcast_reliability::types::{Epoch, PeerOrigin, Sequence, SequenceRange};
 
     use super::*;
-    use crate::layout::RECORD_LEN_MIN;
+    use crate::layout::JOURNAL_LEN_MIN;
     use crate::{EntryBody, Journal, JournalOrigin, JournalSide};
 
     #[test]
@@ -291,7 +291,8 @@ mod tests {
             side: JournalSide::Repair,
             ..JournalOrigin::default()
         };
-        server.record(JournalWriter::new(Box::new(vec![0; RECORD_LEN_MIN]), &began).unwrap());
+        server
+            .keep_journal(JournalWriter::new(Box::new(vec![0; JOURNAL_LEN_MIN]), &began).unwrap());
         for (step, input) in inputs.into_iter().enumerate() {
             server.handle(at(step), input);
         }
