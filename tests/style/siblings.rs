@@ -11,6 +11,9 @@ use crate::{Violation, holds_for_all, places_found, violation};
 /// The path of a module from the root of its crate.
 type Path = Vec<String>;
 
+/// The imports between the modules of a folder: from and to, with the file and line of one import.
+type Imports = BTreeMap<(String, String), (String, usize)>;
+
 /// The modules of one crate, each with its file.
 struct Modules<'a> {
     files: BTreeMap<Path, &'a Source>,
@@ -74,9 +77,9 @@ impl<'a> Modules<'a> {
         module
     }
 
-    /// Returns the imports between the modules of each folder, with the place of one import of each pair.
-    fn imports(&self) -> BTreeMap<Path, BTreeMap<(String, String), (String, usize)>> {
-        let mut imports: BTreeMap<Path, BTreeMap<_, _>> = BTreeMap::new();
+    /// Returns the imports between the modules of each folder.
+    fn imports(&self) -> BTreeMap<Path, Imports> {
+        let mut imports: BTreeMap<Path, Imports> = BTreeMap::new();
         let root = pattern(r"\b(?:crate|self|super)(?:::\w+)*(?:::\{[^;]*)?");
         for (own, file) in &self.files {
             for found in root.find_iter(&file.product) {
@@ -145,7 +148,7 @@ fn absolute(own: &[String], path: &[String]) -> Path {
 }
 
 /// Returns whether imports lead from one module to another.
-fn leads(pairs: &BTreeMap<(String, String), (String, usize)>, from: &str, to: &str) -> bool {
+fn leads(pairs: &Imports, from: &str, to: &str) -> bool {
     let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(at) = open.pop() {
         if at == to {

@@ -166,7 +166,7 @@ impl Plan {
             let share = pick(rng, &[0.0, 0.001, 0.01]);
             // The same loss applies whether the broken subscriber is present or absent.
             self.weather(Whom::One(of), |w| {
-                (w.what, w.drop) = (Affected::Fresh, share)
+                (w.what, w.drop) = (Affected::Fresh, share);
             });
         }
         let share = pick(rng, &[0.1, 0.5]);
