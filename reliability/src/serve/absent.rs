@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::Nanos;
 
 /// The subscribers that are joined, by name, and those whose return is awaited.

@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use crate::planted::{Bug, planted};
 use crate::serve::config::RepairConfig;
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::{Nanos, Sequence};
 
 /// Number of remembered sequences: the slots of a window (`window_slots`, docs/PROTOCOL.md §5.2), so

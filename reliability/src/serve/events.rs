@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::control::{MirrorRefusal, Rejected};
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, Epoch};
 
 /// Maximum number of queued informational events.

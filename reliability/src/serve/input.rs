@@ -2,7 +2,8 @@
 //! writes these variants.
 
 use crate::control::Message;
-use crate::serve::peer::{Carrier, PeerId};
+use crate::serve::peer::Carrier;
+use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, PeerOrigin};
 
 /// An input of [`RepairCore::handle`](super::RepairCore::handle).

@@ -5,7 +5,8 @@ use super::{Further, RETRY_AFTER_MS, RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::planted::{Bug, planted};
 use crate::serve::lane::Lane;
-use crate::serve::peer::{Carrier, Peer, PeerId, Role, check_join, rejected};
+use crate::serve::peer::{Carrier, Peer, Role, check_join, rejected};
+use crate::serve::peer_id::PeerId;
 use crate::serve::token_bucket::TokenBucket;
 use crate::types::{ChannelId, Now, PeerOrigin};
 

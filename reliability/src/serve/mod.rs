@@ -28,6 +28,7 @@ mod outbox;
 mod output;
 mod peer;
 mod peer_channels;
+mod peer_id;
 mod places;
 mod read_grant;
 mod request_queue;
@@ -40,7 +41,8 @@ mod turns;
 pub use self::config::{BURST_BYTES_MIN, RepairConfig, RepairConfigError};
 pub use self::events::{Further, RepairEvent};
 pub use self::input::RepairInput;
-pub use self::peer::{Carrier, PeerId};
+pub use self::peer::Carrier;
+pub use self::peer_id::PeerId;
 pub use self::standby_writes::{MIRROR_WRITES_MAX, MirrorWrite};
 pub use self::token_bucket::TokenBucket;
 

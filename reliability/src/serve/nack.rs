@@ -9,7 +9,8 @@ use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode, Re
 use crate::planted::{Bug, planted};
 use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
 use crate::serve::lane::Lane;
-use crate::serve::peer::{Peer, PeerId, Role, rejected};
+use crate::serve::peer::{Peer, Role, rejected};
+use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 /// Work of one look-up in the repair log, in bytes of input that cost as much to read.

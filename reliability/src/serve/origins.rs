@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::serve::places::Places;
 use crate::types::PeerOrigin;
 

@@ -1,12 +1,11 @@
 //! The connections of the repair service: their purpose, their channels and their output. Each holds a
 //! bounded amount of memory, whatever its peer does.
 
-use serde::{Deserialize, Serialize};
-
 use crate::control::{Join, NAME_LEN_MAX, Purpose, RejectCode, Rejected};
 use crate::serve::lane::Lane;
 use crate::serve::output::Output;
 use crate::serve::peer_channels::{PeerChannel, PeerChannels};
+use crate::serve::peer_id::PeerId;
 use crate::serve::standby_writes::MirrorWriter;
 use crate::types::{ChannelId, Nanos, PeerOrigin};
 use crate::wire::WireVersions;
@@ -15,10 +14,6 @@ use crate::wire::WireVersions;
 pub(super) const JOIN_CHANNELS_MAX: usize = 256;
 /// Minimum interval between two reports that the same peer is slow.
 const SLOW_EVERY: Nanos = Nanos::from_secs(1);
-
-/// Number of a connection, assigned by the driver and never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PeerId(pub u64);
 
 /// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

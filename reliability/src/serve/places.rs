@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::PeerOrigin;
 
 /// The connections that hold a place of one kind.

@@ -11,7 +11,7 @@ use crate::control::{
     CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, NackClass, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, Nanos, Now, Sequence};
 
 impl RepairCore {

@@ -6,7 +6,7 @@ use std::fmt;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::serve::token_bucket::TokenBucket;
 
 /// The shared state of a subscriber's connections.

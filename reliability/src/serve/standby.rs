@@ -4,7 +4,8 @@
 use super::{RepairCore, RepairEvent};
 use crate::control::{Message, MirrorRefusal, MirrorRefused, Mirroring};
 use crate::serve::channel::Channel;
-use crate::serve::peer::{PeerId, Role};
+use crate::serve::peer::Role;
+use crate::serve::peer_id::PeerId;
 use crate::serve::standby_writes::{MirrorWrite, Writable};
 use crate::types::{ChannelId, SequenceRange};
 

@@ -6,7 +6,7 @@
 
 use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::ring::{Geometry, slots_of};
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, Sequence, SequenceRange};
 
 /// Maximum WRITEs outstanding on one connection.

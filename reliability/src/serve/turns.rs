@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::serve::lane::Lane;
-use crate::serve::peer::PeerId;
+use crate::serve::peer_id::PeerId;
 use crate::types::{Nanos, PeerOrigin};
 
 /// The place of a connection in the order of turns.

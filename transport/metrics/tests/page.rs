@@ -27,7 +27,7 @@ fn page_has_each_family_once_with_all_its_series() {
 # TYPE tickcast_publisher_sealed_bytes_total counter
 tickcast_publisher_sealed_bytes_total{channel="a\"} 1\nb\\"} 3
 tickcast_publisher_sealed_bytes_total{channel="c"} 4
-# HELP tickcast_publisher_repair_refused_sequences_total Sequences refused, by the reason that the subscriber is reported.
+# HELP tickcast_publisher_repair_refused_sequences_total Sequences refused, by the reason that the subscriber is told.
 # TYPE tickcast_publisher_repair_refused_sequences_total counter
 tickcast_publisher_repair_refused_sequences_total{channel="a\"} 1\nb\\",reason="window"} 5
 tickcast_publisher_repair_refused_sequences_total{channel="a\"} 1\nb\\",reason="budget"} 7
