@@ -268,9 +268,11 @@ impl InOrder {
         }
     }
 
-    /// The publisher confirmed that the session is over; reports it once.
-    pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
+    /// The publisher confirmed that the session is over; reports it once, after a loss that delivery reached.
+    pub(crate) fn end(&mut self, counters: &ReceiverCounters, on: &mut dyn Deliver) {
         if !std::mem::replace(&mut self.ended, true) || planted(Bug::EndEmittedTwice) {
+            // If END itself is lost, nothing follows that would report the loss with its size.
+            self.emit_pending(None, counters, on);
             on.item(Item::Event(&self.position(), &Event::EndOfSession));
         }
     }

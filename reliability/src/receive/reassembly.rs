@@ -753,6 +753,22 @@ mod tests {
     }
 
     #[test]
+    fn loss_up_to_end_is_reported_before_the_end() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 1);
+        bench.lose(11, 12, LossCause::Deadline);
+        assert_eq!(bench.reported, ["10:100"], "its size is not known");
+        bench.run(|reassembly, counters, mut on| reassembly.stream_mut().end(counters, &mut on));
+        assert_eq!(
+            bench.reported[1..],
+            [
+                "12:0 sequences 11-12 lost (deadline), number of records unknown",
+                "12:0 end of session"
+            ]
+        );
+    }
+
+    #[test]
     fn another_epoch_begins_without_what_the_one_before_left() {
         let mut bench = Bench::new(false);
         bench.data(11, 101, 1);
@@ -760,7 +776,7 @@ mod tests {
         bench.lose(12, 12, LossCause::Epoch);
         bench.lose(15, 20, LossCause::Epoch);
         bench.anchor(30, 300);
-        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.run(|reassembly, counters, mut on| reassembly.stream_mut().end(counters, &mut on));
         assert!(bench.reassembly.stream().ended());
         bench.reported.clear();
         bench
@@ -780,7 +796,8 @@ mod tests {
                 "5:50 after loss"
             ]
         );
-        assert_eq!(bench.counters.losses_of_unknown_size.get(), 1);
+        // The loss before the end, and this one.
+        assert_eq!(bench.counters.losses_of_unknown_size.get(), 2);
     }
 
     #[test]
@@ -855,8 +872,8 @@ mod tests {
             (c.delivered_datagrams.get(), c.delivered_records.get()),
             (3, 0)
         );
-        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
-        bench.run(|reassembly, _, mut on| reassembly.stream_mut().end(&mut on));
+        bench.run(|reassembly, counters, mut on| reassembly.stream_mut().end(counters, &mut on));
+        bench.run(|reassembly, counters, mut on| reassembly.stream_mut().end(counters, &mut on));
         assert_eq!(bench.reported[1..], ["12:100 end of session"]);
     }
 

@@ -226,6 +226,11 @@ impl Recovery {
         (self.reassembly.stream_mut()).give_up_pending(&self.counters, on);
     }
 
+    /// Reports the end of the session once, after any loss before it.
+    pub(crate) fn end(&mut self, on: &mut dyn Deliver) {
+        (self.reassembly.stream_mut()).end(&self.counters, on);
+    }
+
     /// Declares lost what the clock says, as far as `limit` lets it.
     pub(crate) fn lose_overdue(&mut self, now: Nanos, limit: &LossLimit, on: &mut dyn Deliver) {
         while let Some((range, cause)) = self.repair.overdue(now, limit) {

@@ -397,7 +397,7 @@ impl EpochStream {
         if !self.extent.end_mut().is_reached(next) {
             return;
         }
-        self.recovery.stream_mut().end(on);
+        self.recovery.end(on);
         if self.extent.highest_seen() >= next {
             self.recovery.forget_missing(ALL);
             self.extent.progress_mut().end_at(next.previous());
