@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::imports::{imports, module_of};
 use crate::source::{Source, Tree, pattern};
 use crate::{Violation, holds_for_all, places_found, violation};
 
@@ -20,37 +21,6 @@ fn listed(lib: &Source) -> Vec<(usize, String)> {
     items.collect()
 }
 
-/// The names after `prefix::`, also those of a group in braces: `a` and `c` of `prefix::{a::b, c}`.
-fn names_after(code: &str, at: usize) -> Vec<String> {
-    let rest = &code[at..];
-    let word = |text: &str| -> String {
-        let text = text.trim_start();
-        let is_name = |c: &char| c.is_alphanumeric() || *c == '_';
-        text.chars().take_while(is_name).collect()
-    };
-    if !rest.starts_with('{') {
-        return vec![word(rest)];
-    }
-    let (mut depth, mut names, mut start) = (0, Vec::new(), 1);
-    for (i, c) in rest.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 1 => {
-                names.push(word(&rest[start..i]));
-                break;
-            }
-            '}' => depth -= 1,
-            ',' if depth == 1 => {
-                names.push(word(&rest[start..i]));
-                start = i + 1;
-            }
-            _ => {}
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
 /// Which module, or other crate, each name comes from that `lib.rs` re-exports at the root of its crate.
 fn facade(lib: &Source) -> BTreeMap<String, String> {
     let uses = pattern(r"(?m)^pub(?:\([a-z]+\))? use (?:self::|crate::)?(\w+)(?:::| as )([^;]+);");
@@ -59,23 +29,6 @@ fn facade(lib: &Source) -> BTreeMap<String, String> {
     for reexport in uses.captures_iter(&lib.code) {
         for it in name.find_iter(&reexport[2]) {
             found.insert(it.as_str().to_owned(), reexport[1].to_owned());
-        }
-    }
-    found
-}
-
-/// Paths from the root of the crate in a file whose module is `depth` levels below the root: line, and first
-/// name behind `crate::`, or behind as many `super::` as lead to the root.
-fn root_paths(code: &str, depth: usize) -> Vec<(usize, String)> {
-    let root = pattern(r"\b(?:crate::|((?:super::)+))");
-    let mut found = Vec::new();
-    for path in root.captures_iter(code) {
-        let supers = path.get(1).map(|it| it.as_str().matches("super").count());
-        if supers.is_none_or(|supers| supers >= depth) {
-            let whole = path.get(0).expect("a match");
-            let line = code[..whole.start()].matches('\n').count() + 1;
-            let names = names_after(code, whole.end());
-            found.extend(names.into_iter().map(|name| (line, name)));
         }
     }
     found
@@ -106,8 +59,11 @@ fn breaches(tree: &Tree, lib: &Source) -> Vec<(String, Violation)> {
             found.push((file.path.clone(), violation(0, what)));
             continue;
         };
-        let depth = parts.len() - usize::from(inside.ends_with("/mod.rs"));
-        for (line, name) in root_paths(&file.product, depth) {
+        let paths = imports(file, &module_of(inside)).into_iter();
+        let names: BTreeSet<(usize, String)> = paths
+            .filter_map(|(line, path)| Some((line, path.into_iter().next()?)))
+            .collect();
+        for (line, name) in names {
             let target = facade.get(&name).unwrap_or(&name);
             let is_above = match rank.get(target.as_str()) {
                 Some(rank) => rank < own,

@@ -3,7 +3,7 @@
 //! A rule is a function from text to [`Violation`]s, so each is also tested on a bad snippet: a rule
 //! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
-//! [`siblings`] the one on the modules of a folder,
+//! [`siblings`] the one on the modules of a folder, both by the paths of [`imports`],
 //! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
 //! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
 //! that generates docs/METRICS.md, [`examples`] those on the libraries' examples, [`packages`] those
@@ -13,6 +13,7 @@ mod alerts;
 mod code;
 mod docs;
 mod examples;
+mod imports;
 mod layers;
 mod layout;
 mod metrics;

@@ -5,11 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::imports::{Path, absolute, expanded, imports, module_of};
 use crate::source::{Source, Tree, pattern};
 use crate::{Violation, holds_for_all, places_found, violation};
-
-/// The path of a module from the root of its crate.
-type Path = Vec<String>;
 
 /// The imports between the modules of a folder: from and to, with the file and line of one import.
 type Imports = BTreeMap<(String, String), (String, usize)>;
@@ -32,14 +30,7 @@ impl<'a> Modules<'a> {
             if inside.starts_with("bin/") || file.product.trim().is_empty() {
                 continue;
             }
-            let mut path: Path = inside[..inside.len() - 3]
-                .split('/')
-                .map(str::to_owned)
-                .collect();
-            if matches!(&path[path.len() - 1][..], "mod" | "lib" | "main") {
-                path.pop();
-            }
-            files.insert(path, file);
+            files.insert(module_of(inside), file);
         }
         let mut modules = Self {
             files,
@@ -79,72 +70,20 @@ impl<'a> Modules<'a> {
 
     /// Returns the imports between the modules of each folder.
     fn imports(&self) -> BTreeMap<Path, Imports> {
-        let mut imports: BTreeMap<Path, Imports> = BTreeMap::new();
-        let root = pattern(r"\b(?:crate|self|super)(?:::\w+)*(?:::\{[^;]*)?");
+        let mut found: BTreeMap<Path, Imports> = BTreeMap::new();
         for (own, file) in &self.files {
-            for found in root.find_iter(&file.product) {
-                let line = file.product[..found.start()].matches('\n').count() + 1;
-                for item in expanded(found.as_str()) {
-                    let other = self.holder(&absolute(own, &item));
-                    let common = own.iter().zip(&other).take_while(|(a, b)| a == b).count();
-                    if let (Some(from), Some(to)) = (own.get(common), other.get(common)) {
-                        let pairs = imports.entry(own[..common].to_vec()).or_default();
-                        let place = (file.path.clone(), line);
-                        pairs.entry((from.clone(), to.clone())).or_insert(place);
-                    }
+            for (line, item) in imports(file, own) {
+                let other = self.holder(&item);
+                let common = own.iter().zip(&other).take_while(|(a, b)| a == b).count();
+                if let (Some(from), Some(to)) = (own.get(common), other.get(common)) {
+                    let pairs = found.entry(own[..common].to_vec()).or_default();
+                    let place = (file.path.clone(), line);
+                    pairs.entry((from.clone(), to.clone())).or_insert(place);
                 }
             }
         }
-        imports
+        found
     }
-}
-
-/// Returns the paths of a `use` tree: `a::{b, c::d}` gives `a::b` and `a::c::d`.
-fn expanded(tree: &str) -> Vec<Path> {
-    let tree = tree.split(" as ").next().unwrap_or_default().trim();
-    let parts = |text: &str| {
-        text.split("::")
-            .map(|it| it.trim().to_owned())
-            .collect::<Path>()
-    };
-    let Some((head, group)) = tree.split_once("::{") else {
-        let mut path = parts(tree.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_'));
-        path.retain(|part| !part.is_empty());
-        return vec![path];
-    };
-    let (mut depth, mut start, mut all) = (0, 0, Vec::new());
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth > 0 => depth -= 1,
-            ',' | '}' if depth == 0 => {
-                all.extend(expanded(&group[start..at]));
-                start = at + 1;
-                if c == '}' {
-                    break;
-                }
-            }
-            _ => {}
-        }
-    }
-    let head = parts(head);
-    all.retain(|path| !path.is_empty());
-    all.iter().map(|path| [&head[..], path].concat()).collect()
-}
-
-/// Resolves `crate`, `self` and `super` at the front of a path; any other path begins in `own`.
-fn absolute(own: &[String], path: &[String]) -> Path {
-    let (mut from, mut rest) = (own.to_vec(), path);
-    while let [first, behind @ ..] = rest {
-        match &first[..] {
-            "crate" => from.clear(),
-            "self" => {}
-            "super" => drop(from.pop()),
-            _ => break,
-        }
-        rest = behind;
-    }
-    [&from[..], rest].concat()
 }
 
 /// Returns whether imports lead from one module to another.
