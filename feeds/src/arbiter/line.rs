@@ -10,7 +10,7 @@ use super::ranges::{Ranges, Taken};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{LineStats, SKEW_BUCKETS};
 
-/// Holes of one line remembered at most.
+/// Gaps of one line remembered at most.
 const GAPS_MAX: usize = 1024;
 /// Packets beyond a missing message that are remembered for one line at most.
 const MARKS_MAX: usize = 1024;
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_missing_until_a_packet_fills_them() {
+    fn gaps_are_missing_until_a_packet_fills_them() {
         let mut line = Line::new();
         line.advance(10, 20);
         line.stats.packets = 1;

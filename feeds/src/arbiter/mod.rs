@@ -591,7 +591,7 @@ impl<P: Protocol> Arbiter<P> {
                 self.release(held, out);
                 continue;
             }
-            let Some(end) = self.hole_end() else {
+            let Some(end) = self.gap_end() else {
                 self.gap = None;
                 break;
             };
@@ -644,7 +644,7 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     /// Returns one beyond the messages that are missing now, if any are.
-    fn hole_end(&self) -> Option<u64> {
+    fn gap_end(&self) -> Option<u64> {
         let announced = (self.announced > self.next).then_some(self.announced);
         match (self.queue.front(), announced) {
             (Some(held), Some(announced)) => Some(held.min(announced)),
