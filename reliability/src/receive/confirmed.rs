@@ -44,6 +44,13 @@ pub(crate) struct LossLimit {
     pub reported: (Nanos, Sequence),
 }
 
+impl LossLimit {
+    /// Returns whether a missing sequence may be declared lost now.
+    pub(crate) fn contains(&self, now: Nanos, sequence: Sequence) -> bool {
+        sequence <= self.confirmed || now >= self.lifted_at
+    }
+}
+
 /// How far the repair path has confirmed the stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Confirmed {
@@ -63,7 +70,10 @@ pub(crate) struct Confirmed {
     asks_beyond: Sequence,
     /// The last sequence that was rolled back; [`Sequence::NONE`] once all of them are settled again.
     rolled_back_to: Sequence,
-    /// `asks_beyond`, or nothing while a run that was rolled back comes again.
+    /// The fast path is closed up to this sequence, because its deliveries are contested or counted apart;
+    /// [`Sequence::NONE`] once all of it is settled.
+    slow_to: Sequence,
+    /// `asks_beyond`, or nothing while the fast path is closed.
     fast_until: Sequence,
     /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
     asked: Option<(Nanos, Sequence)>,
@@ -87,6 +97,7 @@ impl Confirmed {
             limit: Sequence(u64::MAX),
             asks_beyond: Sequence(u64::MAX),
             rolled_back_to: Sequence::NONE,
+            slow_to: Sequence::NONE,
             fast_until: SEQUENCE_LAST,
             asked: None,
             reported: (Nanos::ZERO, Sequence::NONE),
@@ -116,7 +127,8 @@ impl Confirmed {
     ) {
         (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
         (self.asked, self.has_forgotten, self.before_down) = (None, false, None);
-        (self.delivered, self.rolled_back_to) = (delivered, Sequence::NONE);
+        self.delivered = delivered;
+        (self.rolled_back_to, self.slow_to) = (Sequence::NONE, Sequence::NONE);
         self.confirm(newest, next_record);
     }
 
@@ -130,6 +142,7 @@ impl Confirmed {
     pub(crate) fn suspend(&mut self) {
         (self.before_down).get_or_insert((self.newest, self.next_record));
         self.limit = Sequence(u64::MAX);
+        self.slow_to = self.slow_to.max(self.newest);
         self.ask_beyond(self.limit);
     }
 
@@ -137,6 +150,7 @@ impl Confirmed {
     /// the publisher may have come before: only the repair path can tell which one comes now.
     pub(crate) fn note_rolled_back(&mut self, heard: Sequence) {
         self.rolled_back_to = self.rolled_back_to.max(heard);
+        self.slow_to = self.slow_to.max(heard);
         self.ask_beyond(self.asks_beyond);
     }
 
@@ -145,10 +159,11 @@ impl Confirmed {
         sequence <= self.rolled_back_to
     }
 
-    /// Everything before `next` is settled. Once that is all that was rolled back, the fast path is free.
+    /// Everything before `next` is settled. Once that is all that was rolled back or confirmed before the
+    /// connection was down, the fast path is free.
     pub(crate) fn note_settled(&mut self, next: Sequence) {
-        if self.rolled_back_to != Sequence::NONE && next > self.rolled_back_to {
-            self.rolled_back_to = Sequence::NONE;
+        if self.slow_to != Sequence::NONE && next > self.slow_to {
+            (self.rolled_back_to, self.slow_to) = (Sequence::NONE, Sequence::NONE);
             self.ask_beyond(self.asks_beyond);
         }
     }
@@ -302,7 +317,7 @@ impl Confirmed {
 
     fn ask_beyond(&mut self, sequence: Sequence) {
         self.asks_beyond = sequence;
-        self.fast_until = match self.rolled_back_to {
+        self.fast_until = match self.slow_to {
             Sequence::NONE => sequence.min(SEQUENCE_LAST),
             _ => Sequence::NONE,
         };
@@ -350,6 +365,9 @@ mod tests {
             (Sequence(118), Sequence(142))
         );
         of.link_is_down();
+        of.note_settled(Sequence(110));
+        assert_eq!(of.fast_until(), Sequence::NONE, "110 was confirmed");
+        of.note_settled(Sequence(111));
         assert_eq!(of.fast_until(), SEQUENCE_LAST);
         of.welcome(Sequence(112), RECORD, Sequence(900));
         assert_eq!(
@@ -383,6 +401,7 @@ mod tests {
         assert!(of.is_blocked(late, Sequence(133)));
         assert_eq!(of.limit(late), Sequence(u64::MAX));
         of.suspend();
+        of.note_settled(Sequence(101));
         assert_eq!(of.fast_until(), SEQUENCE_LAST);
         assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
         assert_eq!(of.limit(late), Sequence(137), "it confirms again");

@@ -325,14 +325,18 @@ impl InOrder {
         self.pass(held);
     }
 
-    /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
+    /// Reports that the datagram delivered with this sequence, of `forged` records, was not the publisher's,
+    /// and `held` is.
     pub(crate) fn report_fenced(
         &mut self,
+        forged: u16,
         held: &Held,
         datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) {
+        counters.fenced_records.add(forged.into());
+        (self.revocable).note_fenced(held.sequence, forged.into());
         (self.revocable).revoke_source_loss(held.sequence, counters);
         if let Some(mirror) = &mut self.mirror {
             mirror.replace(datagram);
@@ -412,7 +416,12 @@ impl InOrder {
         let position = self.position_of(header, held, out_of_order);
         match header.kind {
             Kind::Data => match datagram.records() {
-                Ok(records) => self.deliver_records(position, records, held, counters, on),
+                Ok(records) => {
+                    let before = counters.delivered_records.get();
+                    self.deliver_records(position, records, held, counters, on);
+                    let delivered = counters.delivered_records.get() - before;
+                    self.revocable.note_delivered(held.sequence, delivered);
+                }
                 Err(_) => self.emit_unreadable(held, counters, on),
             },
             Kind::Event => {

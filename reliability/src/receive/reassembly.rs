@@ -195,8 +195,7 @@ impl Reassembly {
                     self.window.hold(*held, datagram.bytes());
                 }
                 if decides && delivered {
-                    counters.fenced_records.add(seen.count.into());
-                    self.report_fenced(held, datagram, counters, on);
+                    self.report_fenced(seen.count, held, datagram, counters, on);
                 }
                 duplicate = Duplicate::Conflict(Conflict {
                     wrong_one_delivered: decides && delivered,
@@ -317,9 +316,11 @@ impl Reassembly {
         Some((early + remembered).saturating_sub(stream.undelivered_beyond(last)))
     }
 
-    /// Reports that the datagram delivered with this sequence was not the publisher's, and `held` is.
+    /// Reports that the datagram delivered with this sequence, of `forged` records, was not the publisher's,
+    /// and `held` is.
     fn report_fenced(
         &mut self,
+        forged: u16,
         held: &Held,
         datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
@@ -329,7 +330,7 @@ impl Reassembly {
             // Delivered early: remembered from now on, so that a second copy of it is no news.
             self.window.delivered(*held);
         }
-        self.stream.report_fenced(held, datagram, counters, on);
+        (self.stream).report_fenced(forged, held, datagram, counters, on);
     }
 
     /// Takes a datagram that is neither delivered nor held and lies within the window. Delivers

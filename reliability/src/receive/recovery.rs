@@ -29,6 +29,9 @@ use crate::wire::{Datagram, Header};
 pub(crate) struct Recovery {
     repair: Repair,
     reassembly: Reassembly,
+    /// The last sequence in its turn whose record number did not follow. Other datagrams of it may be
+    /// forged as well.
+    misnumbered: Sequence,
     #[serde(skip)]
     counters: Arc<ReceiverCounters>,
 }
@@ -48,6 +51,7 @@ impl Recovery {
         Self {
             repair: Repair::new(config, seed),
             reassembly: Reassembly::new(channel, window, ring.0, in_arrival_order),
+            misnumbered: Sequence::NONE,
             counters,
         }
     }
@@ -102,6 +106,17 @@ impl Recovery {
         self.reassembly.next()
     }
 
+    /// Starts over in `epoch` with `next`.
+    pub(crate) fn restart(
+        &mut self,
+        epoch: Epoch,
+        next: Sequence,
+        next_record: Option<RecordNumber>,
+    ) {
+        self.reassembly.restart(epoch, next, next_record);
+        self.misnumbered = Sequence::NONE;
+    }
+
     /// Passes everything that is resolved.
     pub(crate) fn advance(&mut self, now: Nanos, on: &mut dyn Deliver) {
         while let Some(found) = self.reassembly.advance(&self.counters, on) {
@@ -116,26 +131,29 @@ impl Recovery {
         match found {
             Misnumbered::Dropped(sequence) => {
                 self.repair.reopen(sequence, now, &self.counters);
-                self.contest_before(sequence, on);
+                self.note_misnumbered(sequence, on);
             }
-            Misnumbered::Before(sequence) => {
-                self.repair.contest(sequence);
-                self.report_contested(sequence, on);
-            }
+            Misnumbered::Before(sequence) => self.note_contested(sequence, on),
         }
     }
 
-    /// Contests the datagram before one that does not follow it.
-    fn contest_before(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
-        let before = sequence.previous();
-        if self.reassembly.contest(before) {
-            self.repair.contest(before);
-            self.report_contested(before, on);
+    /// Contests the datagram before this one, which does not follow it.
+    fn note_misnumbered(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
+        self.misnumbered = sequence;
+        self.contest_and_report(sequence.previous(), on);
+    }
+
+    /// Contests what was delivered or waits with this sequence, and reports it, unless it was contested
+    /// before.
+    fn contest_and_report(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
+        if self.reassembly.contest(sequence) {
+            self.note_contested(sequence, on);
         }
     }
 
-    /// Reports that a datagram may be forged. Its publisher's copy decides, if that comes.
-    fn report_contested(&self, sequence: Sequence, on: &mut dyn Deliver) {
+    /// Requests the publisher's copy of a datagram that may be forged, and reports it.
+    fn note_contested(&mut self, sequence: Sequence, on: &mut dyn Deliver) {
+        self.repair.contest(sequence);
         self.counters.fencing_violations.increment();
         let event = Event::FencingViolation {
             sequence,
@@ -168,6 +186,9 @@ impl Recovery {
         if let Some(found) = (self.reassembly).offer(datagram, held, &self.counters, on) {
             self.handle_misnumbered(found, held.received_at, on);
             self.advance(held.received_at, on);
+        }
+        if held.sequence == self.misnumbered && held.via != Via::Repair {
+            self.contest_and_report(held.sequence, on);
         }
     }
 
@@ -275,7 +296,7 @@ impl Recovery {
     pub(crate) fn contradicts(&mut self, header: &Header, on: &mut dyn Deliver) -> bool {
         let contradicts = self.reassembly.contradicts(header);
         if contradicts {
-            self.contest_before(header.sequence, on);
+            self.note_misnumbered(header.sequence, on);
         }
         contradicts
     }

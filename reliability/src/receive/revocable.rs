@@ -18,9 +18,10 @@ struct Reported {
     cause: LossCause,
 }
 
-/// Records that were delivered, lost and fenced, and source messages lost, up to one sequence.
+/// Records that were delivered, lost and fenced, and source messages lost, up to the sequence `last`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Tally {
+    last: Sequence,
     delivered: u64,
     lost: u64,
     fenced: u64,
@@ -51,12 +52,35 @@ impl Revocable {
         {
             self.losses.pop_front();
         }
+        let records = loss.records.unwrap_or(0);
         self.losses.push_back(Reported {
             sequences: loss.sequences,
             first_record,
-            records: loss.records.unwrap_or(0),
+            records,
             cause: loss.cause,
         });
+        if let Some(base) = self.base_of(loss.sequences.first) {
+            base.lost = base.lost.saturating_add(records);
+        }
+    }
+
+    /// Notes records that were delivered with a sequence.
+    pub(crate) fn note_delivered(&mut self, sequence: Sequence, records: u64) {
+        if let Some(base) = self.base_of(sequence) {
+            base.delivered = base.delivered.saturating_add(records);
+        }
+    }
+
+    /// Notes records of a sequence that were delivered and are fenced.
+    pub(crate) fn note_fenced(&mut self, sequence: Sequence, records: u64) {
+        if let Some(base) = self.base_of(sequence) {
+            base.fenced = base.fenced.saturating_add(records);
+        }
+    }
+
+    /// Returns the counts up to the last confirmation, if this sequence is one of them.
+    fn base_of(&mut self, sequence: Sequence) -> Option<&mut Tally> {
+        self.base.as_mut().filter(|base| sequence <= base.last)
     }
 
     /// Counts source messages that an event claims to be lost. `oldest`: as for a loss.
@@ -79,6 +103,9 @@ impl Revocable {
         let messages = messages.min(u64::MAX - counter.get());
         counter.add(messages);
         self.source_losses.push_back((sequence, messages));
+        if let Some(base) = self.base_of(sequence) {
+            base.source_messages = base.source_messages.saturating_add(messages);
+        }
     }
 
     /// The event of this sequence was forged: takes its source loss back.
@@ -88,6 +115,9 @@ impl Revocable {
         let messages = forged.fold(0, |sum: u64, (_, messages)| sum.saturating_add(*messages));
         self.source_losses.retain(|(it, _)| *it != sequence);
         take_back(&counters.source_messages_lost, messages);
+        if let Some(base) = self.base_of(sequence) {
+            base.source_messages = base.source_messages.saturating_sub(messages);
+        }
     }
 
     /// Everything up to `last` is confirmed, and its losses stand.
@@ -108,6 +138,7 @@ impl Revocable {
         let lost = self.lost_beyond(last);
         let claimed = self.claimed_beyond(last);
         self.base.get_or_insert(Tally {
+            last,
             delivered: counters.delivered_records.get().saturating_sub(delivered),
             lost: counters.lost_records.get().saturating_sub(lost),
             fenced: counters.fenced_records.get(),
@@ -260,6 +291,28 @@ mod tests {
         assert_eq!((first, cause), (Some(RecordNumber(3)), LossCause::Deadline));
         assert_eq!(c.fenced_records.get(), 20);
         assert!(of.take_last_loss(Sequence(5), &c).is_none());
+    }
+
+    #[test]
+    fn confirmed_sequences_that_come_later_stay_counted() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        c.delivered_records.set(100);
+        of.suspend(Sequence(50), 0, &c);
+        c.delivered_records.set(300);
+        c.fenced_records.set(5);
+        of.note_delivered(Sequence(50), 20);
+        of.note_delivered(Sequence(51), 180);
+        of.note_fenced(Sequence(49), 3);
+        of.note_fenced(Sequence(51), 2);
+        note(&mut of, (47, 48), 7, &c);
+        note(&mut of, (60, 60), 9, &c);
+        of.count_source_loss(Sequence(46), 4, Sequence(0), &c);
+        of.count_source_loss(Sequence(45), 6, Sequence(0), &c);
+        of.count_source_loss(Sequence(61), 8, Sequence(0), &c);
+        of.revoke_source_loss(Sequence(45), &c);
+        assert_eq!(of.revoke(Sequence(50), None, &c), 178);
+        assert_eq!(c.fenced_records.get(), 5 + 178 + 9);
+        assert_eq!(c.source_messages_lost.get(), 4);
     }
 
     #[test]

@@ -227,7 +227,7 @@ impl EpochStream {
         arrival.count(is_repair_copy, self.counters());
         let window_end = self.recovery.reassembly().window_end();
         let is_beyond = sequence >= window_end.plus(2 * u64::from(planted(Bug::WindowOverfilled)));
-        if is_beyond && !self.make_room(now, header, on) {
+        if is_beyond && !self.make_room(now, arrival.via, header, on) {
             return;
         }
         let anybody = arrival.via != Via::Repair && sequence >= self.recovery.next();
@@ -289,9 +289,17 @@ impl EpochStream {
 
     /// Handles a datagram beyond the window. In arrival order, gives up what falls out of the window and
     /// returns `true`. Otherwise drops the datagram, to be repaired later, and returns `false`.
-    fn make_room(&mut self, now: Nanos, header: &Header, on: &mut dyn Deliver) -> bool {
+    fn make_room(&mut self, now: Nanos, via: Via, header: &Header, on: &mut dyn Deliver) -> bool {
         let sequence = header.sequence;
-        if self.delivery != Delivery::Arrival {
+        let fallen_out = SequenceRange {
+            first: Sequence(0),
+            last: sequence.minus(self.recovery.reassembly().window().span()),
+        };
+        let in_arrival_order = self.delivery == Delivery::Arrival;
+        // Nobody may have sent what only multicast claims.
+        let was_sent =
+            via == Via::Repair || self.extent.loss_limit().contains(now, fallen_out.last);
+        if !in_arrival_order || !was_sent {
             self.note_sent(sequence, now, Origin::Live);
             // The datagram is not held, but its number says how many records lie before it.
             let after = header.first_record.plus(header.count.into());
@@ -299,13 +307,12 @@ impl EpochStream {
                 .reassembly_mut()
                 .set_anchor(sequence.next(), after);
             self.counters().window_full_dropped.increment();
+            if in_arrival_order {
+                self.extent.progress_mut().query_soon(now);
+            }
             return false;
         }
         self.note_sent(sequence.previous(), now, Origin::Live);
-        let fallen_out = SequenceRange {
-            first: Sequence(0),
-            last: sequence.minus(self.recovery.reassembly().window().span()),
-        };
         self.recovery.lose(fallen_out, LossCause::Window);
         self.recovery.advance(now, on);
         true
@@ -449,9 +456,7 @@ impl EpochStream {
         let beginning = Beginning::of(offer, start);
         if let Some((epoch, sequence)) = beginning.over {
             // Nobody can say how much of that epoch the application missed.
-            self.recovery
-                .reassembly_mut()
-                .restart(epoch, sequence, None);
+            self.recovery.restart(epoch, sequence, None);
             self.recovery
                 .stream()
                 .emit_epoch_tail(sequence, self.counters(), on);
@@ -466,9 +471,7 @@ impl EpochStream {
             false => (beginning.next, beginning.next_record),
         };
         let first = next.plus(planted(Bug::LateJoinSkipsOne).into());
-        self.recovery
-            .reassembly_mut()
-            .restart(offer.epoch, first, next_record);
+        self.recovery.restart(offer.epoch, first, next_record);
         self.recovery
             .stream_mut()
             .set_lineage(offer.epoch, self.join.lineage());
@@ -559,9 +562,7 @@ impl EpochStream {
             .reassembly_mut()
             .fit_ring(offer.slots, offer.slot_len as usize);
         let (first, first_record) = offer.continues.begins();
-        self.recovery
-            .reassembly_mut()
-            .restart(offer.epoch, first, Some(first_record));
+        (self.recovery).restart(offer.epoch, first, Some(first_record));
         self.recovery.stream_mut().renew_mirror(offer, first);
         self.recovery.repair_mut().clear();
         self.extent.restart(first.previous(), offer);

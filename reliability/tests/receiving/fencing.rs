@@ -614,3 +614,69 @@ fn claimed_gap_is_lost_in_time_without_connection() {
     world.pass(Nanos::from_us(2), &publisher);
     assert_eq!(world.counters().missing_lost.get(), 3);
 }
+
+#[test]
+fn other_content_of_misnumbered_datagram_is_reported() {
+    // The genuine datagram comes before the forged one that it does not follow, or after it.
+    for waits in [true, false] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = World::joined(immediate(), &publisher);
+        world.hear(A, &publisher.publish(1));
+        let mut impostor = impostor_of(&publisher);
+        let forged = [impostor.publish(2), impostor.publish(1)];
+        publisher.publish(1);
+        let genuine = publisher.publish(1);
+        world.answer = false;
+        let order = match waits {
+            true => [&genuine, &forged[0]],
+            false => [&forged[0], &genuine],
+        };
+        for bytes in order {
+            world.hear(A, bytes);
+        }
+        assert_eq!(world.counters().malformed_dropped.get(), 1);
+        world.hear(A, &forged[1]);
+        let alarm = |sequence| Event::FencingViolation {
+            sequence: Sequence(sequence),
+            wrong_one_delivered: false,
+        };
+        assert!(world.saw(&alarm(2)) && world.saw(&alarm(3)));
+        world.answer = true;
+        world.settle(&publisher);
+        let fenced = [run(2, 2), run(3, 3)].map(|range| (LossCause::Fenced, range));
+        let losses: Vec<_> = world
+            .losses()
+            .iter()
+            .map(|it| (it.cause, it.sequences))
+            .collect();
+        assert_eq!(losses, fenced);
+    }
+}
+
+#[test]
+fn unconfirmed_datagram_pushes_nothing_out_of_the_window() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    answer(&mut world, &publisher);
+    world.hear(A, &publisher.publish(1));
+    world.answer = false;
+    let mut impostor = impostor_of(&publisher);
+    let forged: Vec<_> = (0..20).map(|_| impostor.publish(1)).collect();
+    world.hear(A, &forged[19]);
+    assert_eq!(world.counters().window_full_dropped.get(), 1);
+    assert!(world.losses().is_empty() && world.records == [1]);
+    // What STATUS confirms falls out of the window.
+    let genuine: Vec<_> = (0..20).map(|_| publisher.publish(1)).collect();
+    answer(&mut world, &publisher);
+    world.hear(A, &genuine[19]);
+    assert_eq!(world.counters().missing_lost.get(), 4);
+    assert_eq!(world.records, [1, 21]);
+    world.answer = true;
+    world.settle(&publisher);
+    assert_eq!(world.losses()[0].sequences, run(2, 5));
+}

@@ -295,20 +295,23 @@ impl Subscriber {
         let Some(of) = self.following_mut(channel) else {
             return;
         };
-        let sequence = match message {
+        let (sequence, late) = match message {
             Message::Refused(refused) => {
                 let is_ours = epoch == Some(refused.epoch);
                 of.asked.refused(refused, is_ours, now);
-                refused.range.last
+                (refused.range.last, false)
             }
             Message::Datagram(bytes) => match Datagram::parse(bytes) {
-                Ok(datagram) => datagram.header().sequence,
+                Ok(datagram) => {
+                    let sequence = datagram.header().sequence;
+                    (sequence, !of.asked.awaits(Rung::Nack, sequence))
+                }
                 Err(_) => return,
             },
             _ => return,
         };
         if path == Path::Nack {
-            of.asked.rungs.answers(Rung::Nack, sequence, now);
+            of.asked.rungs.answers(Rung::Nack, sequence, late, now);
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The first retry timeout depends on the subscriber's own RTT estimate. The check uses an upper
 //! bound: the longest response time on that connection, increased by half for each response that
-//! arrived after a timeout.
+//! arrived after a timeout. A timeout without such a response may have one still to come.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,19 @@ struct Of {
     asked: BTreeMap<u64, Nanos>,
 }
 
+impl Of {
+    /// Returns the upper bound of the round trip.
+    fn rtt_bound(&self) -> Nanos {
+        let raised = match self.gave_way {
+            true => Nanos(self.rtt_most.0 / 2 * 3),
+            false => self.rtt_most,
+        };
+        raised.min(RTT_MAX)
+    }
+}
+
 /// Check on timeouts of the repair paths.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LadderCheck {
     config: ReceiverConfig,
     of: [Of; 2],
@@ -107,15 +118,23 @@ impl LadderCheck {
         Ok(())
     }
 
-    /// Records a response for this sequence on a rung, whatever its content.
-    pub fn answers(&mut self, rung: Rung, sequence: Sequence, now: Nanos) {
+    /// Returns whether a sequence waits for this rung.
+    #[must_use]
+    pub fn awaits(&self, rung: Rung, sequence: Sequence) -> bool {
+        (self.open.get(&sequence.0)).is_some_and(|(on, _)| *on == rung)
+    }
+
+    /// Records a response for this sequence on a rung. `late`: the datagram came after the timeout, or after
+    /// another copy.
+    pub fn answers(&mut self, rung: Rung, sequence: Sequence, late: bool, now: Nanos) {
         let of = &mut self.of[rung as usize];
         of.answered_at = now;
         if let Some(at) = of.asked.get(&sequence.0) {
             of.rtt_most = of.rtt_most.max(now.since(*at));
         }
-        if std::mem::take(&mut of.gave_way) {
-            of.rtt_most = Nanos(of.rtt_most.0 / 2 * 3).min(RTT_MAX);
+        if late {
+            of.rtt_most = of.rtt_bound();
+            of.gave_way = false;
         }
     }
 
@@ -169,13 +188,13 @@ impl LadderCheck {
     /// Returns the upper bound of a rung's round trip.
     #[must_use]
     pub fn rtt_most(&self, rung: Rung) -> Nanos {
-        self.of[rung as usize].rtt_most
+        self.of[rung as usize].rtt_bound()
     }
 
     fn latest(&self, rung: Rung, at: Nanos) -> Nanos {
         let of = &self.of[rung as usize];
         let least = Nanos::from_us(self.config.nack_retry_us.into());
-        let retry = of.rtt_most.min(RTT_MAX).times(4).max(least).0 / 4 * 5;
+        let retry = of.rtt_bound().times(4).max(least).0 / 4 * 5;
         let from = at.max(of.answered_at);
         from.after(Nanos(retry)).max(self.awake_at).after(SLACK)
     }
@@ -205,10 +224,10 @@ mod tests {
         let late = rungs().asks(Some(Rung::Nack), S, us(2_256));
         assert!(late.unwrap_err().contains("Read gives way"));
         let mut of = rungs();
-        of.answers(Rung::Nack, S, us(2_000));
+        of.answers(Rung::Nack, S, false, us(2_000));
         assert!(of.asks(None, S, us(2_256)).is_err());
         let mut of = rungs();
-        of.answers(Rung::Read, Sequence(4), us(2_000));
+        of.answers(Rung::Read, Sequence(4), false, us(2_000));
         assert_eq!(of.asks(None, S, us(3_255)), Ok(()));
         assert_eq!(
             of.asks(None, S, us(9_000)),
@@ -243,9 +262,14 @@ mod tests {
     fn late_answer_extends_rung_timeout() {
         let mut of = rungs();
         of.asks(None, S, us(2_000)).unwrap();
-        of.answers(Rung::Read, S, us(2_000));
+        // It came in time, so a late one may follow.
+        of.answers(Rung::Read, Sequence(4), false, us(2_000));
+        for _ in 0..2 {
+            of.answers(Rung::Read, S, true, us(2_000));
+        }
         of.asks(Some(Rung::Read), S, us(10_000)).unwrap();
         // Four round trips of 1500 us plus a quarter.
+        assert!(of.clone().asks(None, S, us(17_506)).is_err());
         assert_eq!(of.asks(None, S, us(17_505)), Ok(()));
     }
 }

@@ -294,8 +294,15 @@ impl NackCheck {
     /// Records that the READ of these sequences completed: they may be requested on another path.
     pub fn read(&mut self, range: SequenceRange, now: Nanos) {
         for sequence in range.iter() {
-            self.rungs.answers(Rung::Read, sequence, now);
+            let late = !self.awaits(Rung::Read, sequence);
+            self.rungs.answers(Rung::Read, sequence, late, now);
         }
+    }
+
+    /// Returns whether a sequence is missing and waits for this rung.
+    #[must_use]
+    pub fn awaits(&self, rung: Rung, sequence: Sequence) -> bool {
+        self.rungs.awaits(rung, sequence) && !self.taken.contains_key(&sequence.0)
     }
 
     /// Records an alarm that two publishers sent different contents of this sequence.

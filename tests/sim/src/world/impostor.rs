@@ -125,14 +125,19 @@ impl World {
             && header.kind.is_sequenced()
             && let Some(receiver) = subscriber.core.receiver(header.channel)
         {
-            let ((settled, heard), (_, limit)) =
+            let ((settled, heard), (confirmed, limit)) =
                 (receiver.progress(), receiver.confirmed(self.now));
             let Some(of) = subscriber.following_mut(header.channel) else {
                 return;
             };
-            // The core drops what it has no room for, or does not believe yet.
-            let has_room = of.config.delivery == Delivery::Arrival
-                || header.sequence.since(settled) <= of.config.window_slots.into();
+            // The core drops what it has no room for, or does not believe yet. In arrival order, confirmed
+            // sequences make room.
+            let window = of.config.window_slots.into();
+            let makes_room = decides
+                || limit == Sequence(u64::MAX)
+                || header.sequence.minus(window) <= confirmed;
+            let has_room = header.sequence.since(settled) <= window
+                || of.config.delivery == Delivery::Arrival && makes_room;
             let jumps = (of.asked).jumps(header.sequence, settled.next(), heard);
             if has_room && (decides || header.sequence <= limit) && !jumps {
                 of.impostor.hears(header.sequence, forged, decides);

@@ -71,7 +71,8 @@ impl Plan {
         for (config, _) in &mut self.subscribers {
             config.repair = !rng.random_bool(0.1);
             config.delivery = match rng.random_range(0..10) {
-                0..9 => Delivery::OrderedWithin(us(rng.random_range(500..4_000))),
+                0..7 => Delivery::OrderedWithin(us(rng.random_range(500..4_000))),
+                7..9 => Delivery::Arrival,
                 _ => Delivery::Ordered,
             };
         }
