@@ -208,6 +208,10 @@ impl RepairCore {
         for bucket in self.sessions.buckets_mut() {
             bucket.set(now, rate, burst);
         }
+        // The old rates decided how long each of them pauses.
+        while let Some(peer) = self.lanes.turns_mut(Lane::Repair).resumed(Nanos::MAX) {
+            self.schedule(peer, Lane::Repair);
+        }
     }
 
     /// Handles an input. After any input, poll until nothing comes.
