@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
@@ -44,23 +44,23 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The text is no JSON, or does not have the shape of a config.
-    #[error("at {at}: {reason}")]
+    #[error("{}{reason}", leading(.at))]
     Shape {
         /// Place in the config, as a JSON path; `.` is the whole config.
         at: String,
-        /// Cause, with line and column where they are known.
+        /// Cause.
         reason: String,
     },
-    /// The config in a file is wrong.
-    #[error("{}: {error}", .path.display())]
-    InFile {
-        /// The file, as given.
-        path: PathBuf,
+    /// The text of the config has an error at this place.
+    #[error("{place}: {error}")]
+    Placed {
+        /// File, line and column.
+        place: ConfigPlace,
         /// The cause.
         error: Box<Self>,
     },
     /// A value is not possible.
-    #[error("at {at}: {value} can't be used: {remedy}")]
+    #[error("{at}: {value} can't be used: {remedy}")]
     Value {
         /// Place in the config, as a JSON path.
         at: String,
@@ -71,18 +71,43 @@ pub enum ConfigError {
     },
 }
 
-impl ConfigError {
-    /// Returns the error with the path of its file added.
-    pub(crate) fn in_file(self, path: &Path) -> Self {
-        match self {
-            Self::Read { .. } | Self::InFile { .. } => self,
-            error => Self::InFile {
-                path: path.to_owned(),
-                error: Box::new(error),
-            },
+/// A place in the text of a config.
+///
+/// ```
+/// # use tickcast_publisher::{Config, ConfigError};
+/// if let Err(ConfigError::Placed { place, .. }) = Config::parse("{\n  \"name\": 1 }") {
+///     assert_eq!((place.line, place.column), (2, 11));
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigPlace {
+    /// Path of the file, as given; `None` for a text without a file.
+    pub file: Option<PathBuf>,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for ConfigPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column } = self;
+        match file {
+            Some(file) => write!(f, "{}:{line}:{column}", file.display()),
+            None => write!(f, "line {line}, column {column}"),
         }
     }
+}
 
+/// Returns the path as the head of a line; nothing for the whole config.
+fn leading(at: &str) -> String {
+    match at {
+        "." => String::new(),
+        at => format!("{at}: "),
+    }
+}
+
+impl ConfigError {
     /// Returns the error for a value that is not possible.
     pub(crate) fn value(
         at: impl Into<String>,
@@ -293,6 +318,17 @@ pub enum PublisherError {
         /// Address of the port.
         address: SocketAddr,
         /// The error of the operating system.
+        reason: String,
+    },
+    /// No publisher shows its config at an admin port.
+    #[error(
+        "{address} shows no running config: {reason}; check that the publisher runs, and give the \
+         address of its admin port with --diff=ADDRESS"
+    )]
+    Running {
+        /// Address of the port.
+        address: SocketAddr,
+        /// The cause.
         reason: String,
     },
     /// A fan-out can't be opened.
@@ -571,7 +607,7 @@ impl PublisherError {
             | Self::Token { .. }
             | Self::CommandSocket { .. }
             | Self::Write { .. } => 2,
-            Self::Listen { .. } => 3,
+            Self::Listen { .. } | Self::Running { .. } => 3,
             Self::Send { .. }
             | Self::Receive { .. }
             | Self::Accept { .. }

@@ -55,12 +55,16 @@ pub use tickcast_reliability::types::{SourceId, SourcePosition};
 /// Parts for the binary, the tools and the tests. They may change at any time.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::config::schema::schema;
+    pub use crate::config::settings::Setting;
     pub use crate::ingest::announced::KnownSymbols;
     pub use crate::plan::Plan;
     pub use crate::publish::channel::ChannelDriver;
     pub use crate::run::command_line::CommandLine;
+    pub use crate::run::comparison::compare_with_running;
     pub use crate::run::others::find as find_others;
     pub use crate::run::preflight::preflight;
+    pub use crate::run::reload::{ReloadHooks, SetLog};
     pub use crate::run::service::Service;
     pub use crate::run::service_manager::ServiceManager;
     pub use crate::state::ChannelShared;

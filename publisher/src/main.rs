@@ -14,8 +14,8 @@ use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
-    AuditFile, CommandLine, KnownSymbols, Service, ServiceManager, find_others, lines_lost,
-    preflight,
+    AuditFile, CommandLine, KnownSymbols, ReloadHooks, Service, ServiceManager, SetLog, Setting,
+    compare_with_running, find_others, lines_lost, preflight, schema,
 };
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
@@ -24,7 +24,7 @@ use tickcast_transport::host::files::FileError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, fmt, reload};
 
 fn main() -> ExitCode {
     let cli = CommandLine::parse();
@@ -35,15 +35,19 @@ fn main() -> ExitCode {
         .map(|path| append_to(path, cli.log_format))
         .transpose();
     let (audit, opened) = audit.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
-    if let Err(error) = start_log(cli.log_format, audit) {
-        eprintln!("ERROR {error}");
-        return ExitCode::from(error.exit_code());
-    }
+    let set_log = match start_log(cli.log_format, audit) {
+        Ok(set_log) => set_log,
+        Err(error) => {
+            eprintln!("ERROR {error}");
+            return ExitCode::from(error.exit_code());
+        }
+    };
     exit_on_panic();
-    match opened.and_then(|()| run(&cli)) {
+    match opened.and_then(|()| run(&cli, set_log)) {
         Ok(code) => code,
         Err(error) if error.is_of_config() => {
-            tracing::error!("{}: {error}", cli.config.display());
+            let file = cli.config.clone().unwrap_or_default();
+            tracing::error!("{}: {error}", file.display());
             ExitCode::from(error.exit_code())
         }
         Err(error) => {
@@ -53,8 +57,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
-    let plan = preflight(Config::read(&cli.config)?)?;
+fn run(cli: &CommandLine, set_log: Option<SetLog>) -> Result<ExitCode, PublisherError> {
+    if cli.schema {
+        print(&format!("{:#}\n", schema()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let config = Config::read(&cli.config.clone().unwrap_or_default())?;
+    if let Some(address) = cli.diff {
+        let settings = compare_with_running(config, address)?;
+        let lines = settings.iter().map(|setting| format!("{setting}\n"));
+        print(&lines.collect::<String>())?;
+        let is_same = settings.iter().all(Setting::is_same);
+        return Ok(ExitCode::from(u8::from(!is_same)));
+    }
+    let plan = preflight(config)?;
     if cli.check {
         let symbols = KnownSymbols::of(&plan.config.inputs)?;
         print(&format!("{plan}{}", symbols.matches(&plan.config.channels)))?;
@@ -68,6 +84,9 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
     if cli.print_effective {
         print(&format!("{:#}\n", plan.config.to_json()))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(set_log) = &set_log {
+        set_log(plan.config.log());
     }
     for warning in &plan.warnings {
         tracing::warn!("{warning}");
@@ -85,6 +104,8 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
                 source,
             })?;
     }
+    let requested = Arc::new(AtomicBool::new(false));
+    on_hang_up(&requested)?;
     // A standby listens to the publisher that it mirrors, and publishes once that one is gone.
     if plan.config.standby.is_none() {
         for other in find_others(&plan) {
@@ -94,7 +115,8 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
             tracing::warn!("{other}");
         }
     }
-    let publisher = Service::open(plan, stop)?;
+    let hooks = ReloadHooks { requested, set_log };
+    let publisher = Service::open(plan, stop)?.reloading(hooks);
     let control = publisher.control_address();
     let endpoints = publisher.endpoints();
     let shared = publisher.shared();
@@ -160,9 +182,16 @@ fn run(cli: &CommandLine) -> Result<ExitCode, PublisherError> {
     })
 }
 
-/// Starts the log on standard error, and the audit log in its own file.
-fn start_log(format: LogFormat, audit: Option<AuditFile>) -> Result<(), PublisherError> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Starts the log on standard error, and the audit log in its own file. Returns what changes the lines that
+/// are logged; nothing if RUST_LOG selects them.
+fn start_log(
+    format: LogFormat,
+    audit: Option<AuditFile>,
+) -> Result<Option<SetLog>, PublisherError> {
+    let selected = EnvFilter::try_from_default_env().ok();
+    let is_selected = selected.is_some();
+    let filter = selected.unwrap_or_else(|| EnvFilter::new("info"));
+    let (filter, changed) = reload::Layer::new(filter);
     let log = tickcast_log::program::stderr(filter, format);
     let log = log.map_err(|source| PublisherError::System {
         what: "start the thread of the log",
@@ -176,17 +205,27 @@ fn start_log(format: LogFormat, audit: Option<AuditFile>) -> Result<(), Publishe
         lines.with_filter(Targets::new().with_target("audit", Level::DEBUG))
     });
     tracing_subscriber::registry().with(log).with(audit).init();
-    Ok(())
+    let set_log = move |directives: &str| {
+        // The plan has checked them, and the log lasts as long as the process.
+        let _ = changed.reload(EnvFilter::new(directives));
+    };
+    Ok((!is_selected).then(|| Box::new(set_log) as SetLog))
+}
+
+/// Sets the flag once the process receives SIGHUP.
+fn on_hang_up(flag: &Arc<AtomicBool>) -> Result<(), PublisherError> {
+    let registered = signal_hook::flag::register(SIGHUP, flag.clone());
+    registered
+        .map(drop)
+        .map_err(|source| PublisherError::System {
+            what: "receive signals",
+            source,
+        })
 }
 
 fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError> {
     let reopen = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGHUP, reopen.clone()).map_err(|source| {
-        PublisherError::System {
-            what: "receive signals",
-            source,
-        }
-    })?;
+    on_hang_up(&reopen)?;
     // An error with the audit file occurs within a log line, so report it outside the log.
     let report: fn(&str) = match format {
         LogFormat::Text => |text| eprintln!("ERROR {text}"),

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{
-    demo, doctor, explain, inject, inspect, listen, loss, manual, plan, promote, replay, report,
-    simulate, top,
+    demo, doctor, explain, inject, inspect, listen, loss, manual, plan, promote, reload, replay,
+    report, simulate, top,
 };
 
 /// Moves market data, injects faults, and reports every loss exactly.
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Inject(inject::Args),
     /// Promotes a standby, which takes over from its publisher.
     Promote(promote::Args),
+    /// Lets a running publisher read its config again.
+    Reload(reload::Args),
     /// Reports from journals where each missing datagram was lost, and replays them.
     Explain(explain::Args),
     /// Plots interval logs of latency on one page, and compares two of them.

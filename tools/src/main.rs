@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             Command::Simulate(args) => commands::simulate::run(&args),
             Command::Inject(args) => commands::inject::run(&args),
             Command::Promote(args) => commands::promote::run(&args),
+            Command::Reload(args) => commands::reload::run(&args),
             Command::Explain(args) => commands::explain::run(&args),
             Command::Report(args) => commands::report::run(&args),
             Command::Top(args) => commands::top::run(&args),

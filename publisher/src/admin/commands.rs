@@ -1,11 +1,13 @@
-//! The command endpoints: `POST /promote` promotes a standby. `POST /hand-over` is a standby's request, and
-//! `POST /check` asks whether it would be heard. A Unix socket serves this host, and a TCP port with a token
-//! serves others. Each has connections of its own, so that no peer of another endpoint takes their place.
+//! The command endpoints: `POST /promote` promotes a standby, and `POST /reload` reads the config again.
+//! `POST /hand-over` is a standby's request, and `POST /check` asks whether it would be heard. A Unix socket
+//! serves this host, and a TCP port with a token serves others. Each has connections of its own, so that no
+//! peer of another endpoint takes their place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::Sender;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use serde::Deserialize;
@@ -16,7 +18,7 @@ use tokio::time::timeout;
 use crate::http::server::{Accepts, Answer, Answering, Asked, Handler, OnSent, Page};
 use crate::http::table::Limits;
 use crate::state::Shared;
-use crate::state::command::{Command, CommandSender, ReplyTo};
+use crate::state::command::{Command, CommandSender, ReloadRequest, ReplyTo};
 use crate::state::hand_over::{self, Check, Checked};
 
 /// Connections of the command socket. All come from one user or root.
@@ -32,6 +34,8 @@ pub(crate) const PORT_LIMITS: Limits = Limits {
 /// Time limit of a hand-over request, which is that of the standby. A publisher on its handler's thread takes
 /// requests only while the handler publishes.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+/// Time limit of a reload.
+const RELOAD_MAX: Duration = Duration::from_secs(30);
 /// Time limit of a promotion, without the time for the hand-over.
 const PROMOTION_MAX: Duration = Duration::from_secs(75);
 
@@ -43,6 +47,8 @@ pub(crate) struct CommandHandler {
     /// Names of the standbys that may take over.
     hand_over_to: Vec<String>,
     hand_over_max: Duration,
+    /// The thread of reloads; `None` for a publisher whose config can't change.
+    reloads: Option<Sender<ReloadRequest>>,
 }
 
 impl CommandHandler {
@@ -51,8 +57,10 @@ impl CommandHandler {
         shared: Arc<Shared>,
         commands: CommandSender,
         hand_over_to: Vec<String>,
+        reloads: Option<Sender<ReloadRequest>>,
     ) -> Self {
         Self {
+            reloads,
             shared,
             commands,
             hand_over_to,
@@ -64,10 +72,12 @@ impl CommandHandler {
         let client = asked.client.to_string();
         match &*asked.path {
             "/promote" => self.promote(&asked.body, client).await.into(),
+            "/reload" => self.reload(client).await.into(),
             "/hand-over" => self.hand_over(&asked.body, client).await,
             "/check" => self.check(&asked.body).into(),
             _ => {
-                let text = "there is /promote, and for standbys /hand-over and /check\n";
+                let text =
+                    "there is /promote and /reload, and for standbys /hand-over and /check\n";
                 Page::text(StatusCode::NOT_FOUND, text).into()
             }
         }
@@ -109,6 +119,34 @@ impl CommandHandler {
             Ok(Ok(Err(why))) => refused(&why),
             Ok(Err(_)) => refused("this standby has ended"),
             Err(_) => refused("the promotion is not finished yet; GET /standby reports its result"),
+        }
+    }
+
+    /// Lets the thread of reloads read the config again. Returns once everything is applied, or refused.
+    async fn reload(&self, client: String) -> Page {
+        let Some(reloads) = self
+            .reloads
+            .as_ref()
+            .filter(|_| self.shared.standby.is_none())
+        else {
+            return refused("a standby or a program's own publisher reads its config at its start");
+        };
+        let (sender, outcome) = oneshot::channel();
+        let take = move |outcome| drop(sender.send(outcome));
+        let reply = ReplyTo::new(Instant::now() + RELOAD_MAX, take);
+        // A thread that has ended drops the request with its reply.
+        drop(reloads.send(ReloadRequest { client, reply }));
+        match timeout(RELOAD_MAX, outcome).await {
+            Ok(Ok(Ok(changed))) => {
+                let answer = json!({ "state": "reloaded", "changed": changed });
+                Page::json(StatusCode::OK, &answer)
+            }
+            Ok(Ok(Err(why))) => {
+                let answer = json!({ "state": "refused", "why": why });
+                Page::json(StatusCode::CONFLICT, &answer)
+            }
+            Ok(Err(_)) => refused("this publisher is ending its session"),
+            Err(_) => refused("the reload is not finished yet; the log reports its result"),
         }
     }
 
@@ -215,7 +253,7 @@ mod tests {
         let (none, stop) = ((Vec::new(), Vec::new()), Arc::default());
         let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
         let (sender, receiver) = commands();
-        let mut handler = CommandHandler::new(Arc::new(shared), sender, vec!["b".into()]);
+        let mut handler = CommandHandler::new(Arc::new(shared), sender, vec!["b".into()], None);
         handler.hand_over_max = Duration::from_millis(10);
         (handler, receiver)
     }

@@ -25,6 +25,10 @@ counters! {
         audit_lines_lost,
         /// Times that a hand-over was requested and refused.
         hand_overs_refused,
+        /// Times that a reload of the config applied every changed setting.
+        reloads_applied,
+        /// Times that a reload of the config was refused and changed nothing.
+        reloads_refused,
     }
 }
 
@@ -152,6 +156,9 @@ impl PublisherPage {
         publisher
             .hand_overs_refused
             .set(shared.hand_overs_refused.load(Relaxed));
+        let (applied, refused) = shared.reloads.counts();
+        publisher.reloads_applied.set(applied);
+        publisher.reloads_refused.set(refused);
         publisher.each(self.at(&process));
         shared.service.each(self.at(&process));
         shared.latency_log.each(self.at(&process));

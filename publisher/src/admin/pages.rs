@@ -1,6 +1,7 @@
 //! The pages of the admin port: `/` for browsers, `/metrics` for Prometheus (text format 0.0.4, or
-//! OpenMetrics where the request accepts it), `/status` and `/losses` as JSON, `/healthz`, `/readyz`, and on
-//! a standby `/standby`. `/events` repeats some of them as server-sent events, for the page at `/`.
+//! OpenMetrics where the request accepts it), `/status`, `/losses` and `/config` as JSON, `/healthz`,
+//! `/readyz`, and on a standby `/standby`. `/events` repeats some of them as server-sent events, for the page
+//! at `/`.
 //!
 //! Strangers decide how many subscribers a page lists and how often it is requested. So each page is rendered
 //! at most ten times a second, and all its readers share the bytes.
@@ -48,7 +49,7 @@ type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
 /// Stands for the metrics in OpenMetrics. No path of a request equals it.
 const OPEN_METRICS: &str = "OpenMetrics";
 
-const PAGES: [Rendering; 7] = [
+const PAGES: [Rendering; 8] = [
     ("/metrics", |shared, _| {
         Some(metrics_page(shared, PageFormat::Prometheus))
     }),
@@ -61,6 +62,10 @@ const PAGES: [Rendering; 7] = [
     }),
     ("/losses", |shared, _| {
         Some(Page::json(StatusCode::OK, &losses_of(shared.current())))
+    }),
+    ("/config", |shared, _| {
+        let config = shared.current().config();
+        (!config.is_null()).then(|| Page::json(StatusCode::OK, &config))
     }),
     ("/standby", |shared, _| {
         let standby = shared.standby.as_ref()?;
@@ -137,8 +142,8 @@ impl Pages {
             self.renders.borrow_mut()[place].get(now.monotonic, || render(&self.shared, now))
         });
         page.unwrap_or_else(|| {
-            let text = "try / in a browser, /metrics, /status, /losses, /events, /healthz, /readyz, or on \
-                        a standby /standby\n";
+            let text = "try / in a browser, /metrics, /status, /losses, /config, /events, /healthz, /readyz, \
+                        or on a standby /standby\n";
             Page::text(StatusCode::NOT_FOUND, text)
         })
     }

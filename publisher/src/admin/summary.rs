@@ -159,6 +159,7 @@ impl PublisherSummary {
         shared
             .service
             .each(|name, _, value| put(&mut service, name, value));
+        let reloads = shared.reloads.counts();
         let json = json!({
             "name": shared.name,
             "epoch": shared.epoch,
@@ -173,6 +174,7 @@ impl PublisherSummary {
             "subscribers_report_loss": is_reported,
             "service": service,
             "audit_lines_lost": audit_log::lines_lost(),
+            "reloads": { "applied": reloads.0, "refused": reloads.1 },
         });
         Self { json, lost }
     }

@@ -4,11 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tickcast_feeds::instruments::text;
 use tickcast_reliability::control::Instrument;
-use tickcast_reliability::record::{
-    RType, RecordBatch, RecordError, RecordHeader, SType, SymbolMappingMsg, WireRecord,
-};
+use tickcast_reliability::record::{RecordBatch, RecordError, SymbolMappingMsg, WireRecord};
 use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
 use tickcast_reliability::wire::authentication::TAGGED_HEADER_LEN;
@@ -16,6 +13,7 @@ use tickcast_reliability::wire::authentication::TAGGED_HEADER_LEN;
 use crate::admin::monitor::PublisherMonitor;
 use crate::error::WriteError;
 use crate::ingest::queue::{Intake, QueueSender};
+use crate::plan::routing::mapping;
 use crate::state::source_loss::SourceLoss;
 use crate::state::{ChannelShared, Shared};
 
@@ -410,19 +408,6 @@ fn end_of(wait: Duration, now: Instant) -> Instant {
 #[cold]
 fn refused(source: RecordError) -> WriteError {
     WriteError::Record { source }
-}
-
-/// Returns the record that maps an id to its symbol.
-fn mapping(instrument: &Instrument, source: SourceId) -> SymbolMappingMsg {
-    let Instrument { id, symbol } = instrument;
-    SymbolMappingMsg {
-        hd: RecordHeader::new::<SymbolMappingMsg>(RType::SymbolMapping as u8, source.0, *id, 0),
-        stype_in: SType::RawSymbol as u8,
-        stype_in_symbol: text(symbol.as_bytes()),
-        stype_out: SType::InstrumentId as u8,
-        stype_out_symbol: text(id.to_string().as_bytes()),
-        ..SymbolMappingMsg::default()
-    }
 }
 
 #[cfg(test)]

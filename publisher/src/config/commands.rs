@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The endpoints that take commands.
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// let commands: CommandsConfig = serde_json::from_str(json).unwrap();
 /// assert_eq!(commands.socket, None);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandsConfig {
     /// Path of the command socket, which only this user and root can open; null: `NAME.commands` in

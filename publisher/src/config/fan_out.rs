@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -24,7 +25,7 @@ use crate::config::input::part;
 /// assert!(matches!(config.channels[0].fan_out[0], FanOutConfig::Udp(_)));
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "transport", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FanOutConfig {
@@ -52,7 +53,7 @@ pub enum FanOutConfig {
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShmConfig {
     /// The file, on tmpfs or hugetlbfs. The publisher creates it at each start and removes it when
@@ -75,10 +76,11 @@ pub struct ShmConfig {
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpConfig {
     /// Line A, then line B if there is one.
+    #[schemars(length(min = 1, max = 2))]
     pub lines: Vec<LineConfig>,
     /// Send buffer to request from the kernel, per line; null: the system's default.
     #[serde(default)]
@@ -109,13 +111,14 @@ const fn yes() -> bool {
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LineConfig {
     /// Multicast group and port.
     pub group: SocketAddrV4,
     /// The interface to send from; null: the publisher's.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub interface: Option<Interface>,
 }
 
@@ -134,14 +137,16 @@ pub struct LineConfig {
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsConfig {
     /// Line A, then line B if there is one.
+    #[schemars(length(min = 1, max = 2))]
     pub lines: Vec<VerbsLineConfig>,
     /// Queue key. Devices drop datagrams with another key; it separates systems, but is no secret.
     /// Subscribers receive it from the publisher.
     #[serde(default = "q_key_default")]
+    #[schemars(range(min = 1, max = i32::MAX))]
     pub q_key: u32,
     /// Traffic class of every packet; the upper six bits are the DSCP.
     #[serde(default)]
@@ -149,15 +154,19 @@ pub struct VerbsConfig {
     /// Service level of every packet, 0 to 15; null: on Ethernet the upper three bits of
     /// `traffic_class`, on InfiniBand the level that the subnet manager gave the group.
     #[serde(default)]
+    #[schemars(range(max = 15))]
     pub service_level: Option<u8>,
     /// Maximum number of sends in flight, per line.
     #[serde(default = "verbs::send_depth_default")]
+    #[schemars(range(min = 16, max = 32768))]
     pub send_depth: u32,
     /// Number of sends between two completions from the device; at most half of `send_depth`.
     #[serde(default = "verbs::signal_every_default")]
+    #[schemars(range(min = 1, max = 16384))]
     pub signal_every: u32,
     /// Datagrams up to this length go to the device inside the request itself.
     #[serde(default = "verbs::inline_default")]
+    #[schemars(range(max = 4096))]
     pub inline_bytes: u32,
     /// Maximum rate per line; null: the port's rate.
     #[serde(default)]
@@ -179,13 +188,14 @@ pub struct VerbsConfig {
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerbsLineConfig {
     /// Multicast group, without a port.
     pub group: Ipv4Addr,
     /// The interface of the device to send from; null: the publisher's.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub interface: Option<Interface>,
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -14,6 +15,8 @@ use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
 use tickcast_transport::host::interface::Interface;
+
+use crate::config::schema::{DATE_PATTERN, of_default, packet_times};
 
 /// Longest socket path that the operating system accepts, with room for a suffix.
 pub(crate) const PATH_LEN_MAX: usize = 100;
@@ -27,7 +30,7 @@ pub(crate) const PATH_LEN_MAX: usize = 100;
 /// let input: InputConfig = serde_json::from_str(json).unwrap();
 /// assert_eq!(input.source().0, 3);
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum InputConfig {
@@ -52,17 +55,20 @@ pub enum InputConfig {
 /// let input: InputConfig = serde_json::from_str(json).unwrap();
 /// assert!(matches!(input, InputConfig::Capture(_)));
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureConfig {
     /// The source's number; each input has its own.
+    #[schemars(with = "u16")]
     pub source: SourceId,
     /// Path of the file, or a list of captures, which are merged by time.
     #[serde(rename = "file", deserialize_with = "one_or_more")]
+    #[schemars(with = "Paths")]
     pub files: Vec<PathBuf>,
     /// Destinations of the feed in captures, as `239.1.2.3:26400`, or `239.1.2.3:26400#2` for one
     /// channel of IEX; empty: those of the only feed there is. Each, in each file, is a line.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub only: Vec<FeedDestination>,
     /// Whether each feed of the captures becomes an input: the first has this source's number, and
     /// the others have those behind it.
@@ -70,18 +76,22 @@ pub struct CaptureConfig {
     pub all_feeds: bool,
     /// Origin of the times of captured packets: their records, or the stamps of a device.
     #[serde(default)]
+    #[schemars(schema_with = "packet_times")]
     pub time: PacketTime,
     /// How long a line may deliver a packet out of order, in microseconds; null: the limit for files.
     #[serde(default)]
+    #[schemars(range(max = 60_000_000))]
     pub reorder_us: Option<u32>,
     /// How far one line may lag behind another, in microseconds; null: the limit for files.
     #[serde(default)]
+    #[schemars(range(max = 60_000_000))]
     pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
     /// The day of ITCH's midnight, as `2019-01-30`; null: the day of the capture.
     #[serde(default)]
+    #[schemars(regex(pattern = DATE_PATTERN))]
     pub trade_date: Option<String>,
     /// Speed at which the file is read.
     #[serde(default)]
@@ -91,6 +101,7 @@ pub struct CaptureConfig {
     pub wait_for_subscribers: WaitForSubscribers,
     /// Stop after this many records; null: read all.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     pub records_max: Option<u64>,
 }
 
@@ -101,14 +112,15 @@ impl CaptureConfig {
     }
 }
 
-/// Reads a path, or a list of paths.
+/// A path, or a list of paths.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a path, or a list of paths")]
+enum Paths {
+    One(PathBuf),
+    More(#[schemars(length(min = 1, max = 8))] Vec<PathBuf>),
+}
+
 fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a path, or a list of paths")]
-    enum Paths {
-        One(PathBuf),
-        More(Vec<PathBuf>),
-    }
     Ok(match Paths::deserialize(from)? {
         Paths::One(path) => vec![path],
         Paths::More(paths) => paths,
@@ -124,22 +136,30 @@ fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Er
 /// let input: InputConfig = serde_json::from_str(json).unwrap();
 /// assert!(matches!(input, InputConfig::Simulator(_)));
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct SimulatorInputConfig {
     /// The source's number; each input has its own.
+    #[schemars(with = "u16")]
     pub source: SourceId,
     /// The same seed and settings give the same packets.
+    #[schemars(default = "seed_default")]
     pub seed: u64,
     /// The simulated day, as `2026-01-02`.
+    #[schemars(default = "simulated_day", regex(pattern = DATE_PATTERN))]
     pub trade_date: String,
     /// Speed at which the simulation runs.
+    #[schemars(default)]
     pub pace: Pace,
     /// Subscribers that must have joined and be listening before the input begins.
+    #[schemars(default)]
     pub wait_for_subscribers: WaitForSubscribers,
     /// Stop after this many records; null: the whole day.
+    #[schemars(default, range(min = 1))]
     pub records_max: Option<u64>,
     /// The market.
     #[serde(flatten)]
+    #[schemars(schema_with = "of_default::<SimulatorConfig>")]
     pub market: SimulatorConfig,
 }
 
@@ -155,24 +175,29 @@ pub struct SimulatorInputConfig {
 ///     }
 /// }
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UdpInputConfig {
     /// The source's number; each input has its own.
+    #[schemars(with = "u16")]
     pub source: SourceId,
     /// The lines, which carry the same messages.
+    #[schemars(length(min = 1, max = 8))]
     pub lines: Vec<InputLineConfig>,
     /// How long a line may deliver a packet out of order, in microseconds; null: the venue's limit.
     #[serde(default)]
+    #[schemars(range(max = 60_000_000))]
     pub reorder_us: Option<u32>,
     /// How far one line may lag behind another, in microseconds; null: the venue's limit.
     #[serde(default)]
+    #[schemars(range(max = 60_000_000))]
     pub line_skew_us: Option<u32>,
     /// Format of the packets.
     #[serde(default)]
     pub format: InputFormat,
     /// The day of ITCH's midnight, as `2019-01-30`; null: today in New York.
     #[serde(default)]
+    #[schemars(regex(pattern = DATE_PATTERN))]
     pub trade_date: Option<String>,
     /// Receive buffer to request from the kernel, in bytes; null: the system's default.
     #[serde(default)]
@@ -188,7 +213,7 @@ pub struct UdpInputConfig {
 /// let line: InputLineConfig = serde_json::from_str(json).unwrap();
 /// assert_eq!(line.from, None, "from any address");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputLineConfig {
     /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
@@ -196,6 +221,7 @@ pub struct InputLineConfig {
     pub listen: SocketAddrV4,
     /// The interface to join the group on; null: the publisher's.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub interface: Option<Interface>,
     /// The only address to take packets from; null: any.
     #[serde(default)]
@@ -226,13 +252,15 @@ fn limited(holding: Holding, reorder_us: Option<u32>, line_skew_us: Option<u32>)
 /// let input: InputConfig = serde_json::from_str(json).unwrap();
 /// assert!(matches!(input, InputConfig::Records(_)));
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecordsInputConfig {
     /// The source's number; each input has its own.
+    #[schemars(with = "u16")]
     pub source: SourceId,
     /// Path of the socket. The publisher creates it at the start, for this user only, and removes
     /// it at the end.
+    #[schemars(with = "String", length(min = 1, max = 100))]
     pub socket: PathBuf,
     /// The channel that receives all its records; null: their symbols select the channels.
     #[serde(default)]
@@ -248,10 +276,11 @@ pub struct RecordsInputConfig {
 /// let input: InputConfig = serde_json::from_str(json).unwrap();
 /// assert_eq!(input.channel(), Some("all"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnInputConfig {
     /// The source's number; each input has its own.
+    #[schemars(with = "u16")]
     pub source: SourceId,
     /// The channel that it is for; null: the channels that no other `own` input names.
     #[serde(default)]
@@ -266,7 +295,7 @@ pub struct OwnInputConfig {
 /// let format: InputFormat = serde_json::from_str("\"iex-tp\"").unwrap();
 /// assert_eq!(format, InputFormat::IexTp);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputFormat {
     /// Detect the format from the first packets.
@@ -307,15 +336,15 @@ impl InputFormat {
 ///
 /// let pace: Pace = serde_json::from_str(r#"{ "messages_per_s": 20000 }"#).unwrap();
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
     /// As fast as the publisher can publish.
     Max,
     /// This multiple of the recorded or simulated speed.
-    Times(f64),
+    Times(#[schemars(extend("exclusiveMinimum" = 0))] f64),
     /// This many venue messages per second.
-    MessagesPerS(u64),
+    MessagesPerS(#[schemars(range(min = 1))] u64),
 }
 
 impl fmt::Display for Pace {
@@ -343,13 +372,13 @@ impl Default for Pace {
 /// let names: WaitForSubscribers = serde_json::from_str(r#"["risk-a", "risk-b"]"#).unwrap();
 /// assert_ne!(names, WaitForSubscribers::Count(2));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected a number or names of subscribers")]
 pub enum WaitForSubscribers {
     /// This many, under any names.
     Count(u32),
     /// One of each of these names.
-    Names(Vec<String>),
+    Names(#[schemars(length(min = 1), inner(length(min = 1, max = 64)))] Vec<String>),
 }
 
 impl Default for WaitForSubscribers {

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickcast_transport::host::mapping::SharedMapping;
 
@@ -21,15 +22,16 @@ use crate::error::ConfigError;
 /// assert_eq!(config.journal.map(|it| it.mib), Some(64));
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JournalConfig {
     /// Directory on tmpfs: it holds `NAME.1.journal`, the journal of channel 1, and
     /// `NAME.repair.journal`, the journal of repair. An existing file is kept with `.before` appended
     /// to its name.
     pub directory: PathBuf,
-    /// Size of each journal, in MiB: 2 to 65536.
+    /// Size of each journal, in MiB.
     #[serde(default = "mib_default")]
+    #[schemars(range(min = 2, max = 65536))]
     pub mib: u32,
 }
 

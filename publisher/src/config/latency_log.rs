@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickcast_transport::host::files::OutputTarget;
 
@@ -21,13 +22,14 @@ use crate::error::ConfigError;
 /// assert_eq!(config.latency_log.map(|it| it.interval_ms), Some(10_000));
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LatencyLogConfig {
     /// The interval log (HdrHistogram log 1.3). A file of an earlier process is continued.
     pub path: PathBuf,
-    /// Length of an interval, in milliseconds: 100 to 86400000.
+    /// Length of an interval, in milliseconds.
     #[serde(default = "interval_default")]
+    #[schemars(range(min = 100, max = 86_400_000))]
     pub interval_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The JSON config with every default, and errors that name the JSON path. `plan`
+//! The JSON config with every default, and errors that name line and JSON path. `plan`
 //! interprets it and checks its consistency.
 
 mod commands;
@@ -6,11 +6,15 @@ mod fan_out;
 pub(crate) mod input;
 pub(crate) mod journal;
 pub(crate) mod latency_log;
+mod place;
+pub(crate) mod schema;
+pub(crate) mod settings;
 mod standby;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::publish::HeartbeatConfig;
 use tickcast_reliability::serve::RepairConfig;
@@ -29,6 +33,8 @@ pub use crate::config::input::{
 };
 pub use crate::config::journal::JournalConfig;
 pub use crate::config::latency_log::LatencyLogConfig;
+pub(crate) use crate::config::place::ConfigText;
+use crate::config::schema::NAME_PATTERN;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
 pub use crate::http::EndpointAddress;
@@ -45,8 +51,9 @@ pub use crate::http::EndpointAddress;
 /// assert_eq!(config.channels[0].name, "all");
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(title = "tickcast-publisher")]
 pub struct Config {
     /// Path of this file's schema, for editors.
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
@@ -56,6 +63,7 @@ pub struct Config {
     pub comment: Option<serde_json::Value>,
     /// Name of this publisher for subscribers, logs and the state file: at most 64 bytes of
     /// letters, digits, `-`, `_` and `.`.
+    #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
     /// Address for subscriber connections; with port 0 the system chooses.
     #[serde(default = "control_default")]
@@ -66,12 +74,14 @@ pub struct Config {
     /// Further names and addresses of this host that HTTP clients may use in `Host`, beside
     /// `localhost`, the host's own name, and the address that a client connects to.
     #[serde(default)]
+    #[schemars(inner(length(min = 1)))]
     pub admin_hosts: Vec<String>,
     /// The endpoints that take commands: a promotion, and a standby's request to hand over.
     #[serde(default)]
     pub commands: CommandsConfig,
     /// The default interface of lines and inputs.
     #[serde(default)]
+    #[schemars(with = "String")]
     pub interface: Interface,
     /// Number of routers that a datagram may pass; 0 keeps it on this host.
     #[serde(default)]
@@ -92,6 +102,7 @@ pub struct Config {
     pub standby: Option<StandbyConfig>,
     /// Names of the standbys that this publisher hands over to on request; default: none.
     #[serde(default)]
+    #[schemars(inner(regex(pattern = NAME_PATTERN)))]
     pub hand_over_to: Vec<String>,
     /// Journals of publishing and repair; null: none.
     #[serde(default)]
@@ -99,9 +110,15 @@ pub struct Config {
     /// Interval log of the latency up to the sealed datagram; null: none.
     #[serde(default)]
     pub latency_log: Option<LatencyLogConfig>,
+    /// Log lines to write, as in RUST_LOG: `debug`, or `warn,tickcast_publisher=info`; null: `info`.
+    /// RUST_LOG takes its place.
+    #[serde(default)]
+    pub log: Option<String>,
     /// The channels that are published.
+    #[schemars(length(min = 1, max = 64))]
     pub channels: Vec<ChannelConfig>,
     /// The sources of the messages.
+    #[schemars(length(max = 16))]
     pub inputs: Vec<InputConfig>,
     /// The threads, their cores, and their idle strategy.
     #[serde(default)]
@@ -124,6 +141,7 @@ pub struct Config {
     pub link_bytes_per_s: Option<u64>,
     /// Time to wait after END for subscribers that have not reached it, in milliseconds.
     #[serde(default = "linger_default")]
+    #[schemars(range(max = 3_600_000))]
     pub linger_ms: u64,
     /// Whether to take a digest of each channel's records (XXH3-128).
     #[serde(default)]
@@ -131,29 +149,9 @@ pub struct Config {
     /// Whether the session ends when all inputs have ended; otherwise a signal ends it.
     #[serde(default = "yes")]
     pub end_when_inputs_end: bool,
-    /// The file of the config, for errors.
+    /// The text of the config, for errors.
     #[serde(skip)]
-    pub(crate) file: ConfigFile,
-}
-
-/// The file of a config. It does not affect equality: equal configs may come from two files.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ConfigFile(Option<PathBuf>);
-
-impl ConfigFile {
-    /// Returns the error with the file's path, if the config comes from a file.
-    pub(crate) fn locate(&self, error: ConfigError) -> ConfigError {
-        match &self.0 {
-            Some(path) => error.in_file(path),
-            None => error,
-        }
-    }
-}
-
-impl PartialEq for ConfigFile {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
+    pub(crate) text: ConfigText,
 }
 
 /// RDMA verbs listener for NACKs and READ.
@@ -168,11 +166,12 @@ impl PartialEq for ConfigFile {
 /// assert!(config.repair_verbs.is_none(), "TCP alone");
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepairVerbsConfig {
     /// The device's interface; null: the publisher's.
     #[serde(default)]
+    #[schemars(with = "Option<String>")]
     pub interface: Option<Interface>,
     /// The rdma_cm port, independent of TCP ports; with 0 the system chooses.
     #[serde(default)]
@@ -183,12 +182,14 @@ pub struct RepairVerbsConfig {
     /// Maximum number of cursors, one for each channel of each subscriber that READs: 0 to 4096. A
     /// subscriber reports its progress through its cursor, without a message.
     #[serde(default = "cursors_default")]
+    #[schemars(range(max = 4_096))]
     pub cursors: u16,
     /// Maximum number of connections, 2 to 65,536. Each pins 512 KiB here. A subscriber has two: one for
     /// NACKs and one for READ.
     #[serde(default = "verbs_connections_default")]
+    #[schemars(range(min = 2, max = 65_536))]
     pub connections_max: u32,
-    /// File that names the subscribers that may not READ, in the format of [`Config::banned`].
+    /// File that names the subscribers that may not READ, in the format of `banned`.
     /// Their READ rights are revoked, and they continue with NACKs. The publisher does not write to
     /// a standby in the file either. Without the file everybody may READ.
     #[serde(default)]
@@ -207,25 +208,31 @@ pub struct RepairVerbsConfig {
 /// assert_eq!((config.channels[0].name.as_str(), config.channels[0].slots), ("all", 1024));
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
     /// Number of the channel.
+    #[schemars(with = "u16")]
     pub id: ChannelId,
     /// Name of the channel; the rules for publisher names apply.
+    #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
     /// The symbols of the channel: exact (`MSFT`), a prefix (`A*`), a range of first letters
     /// (`A-M`), or `*` for all symbols that no other channel carries.
     #[serde(default = "all_symbols")]
+    #[schemars(length(min = 1))]
     pub symbols: Vec<String>,
     /// Bytes of a slot, the length of the longest datagram: a multiple of 64 from 1024 to 8960.
     #[serde(default = "slot_len_default")]
+    #[schemars(range(min = 1_024, max = 8_960), extend("multipleOf" = 64))]
     pub slot_len: u32,
     /// Slots of the ring, a power of two.
     #[serde(default = "slots_default")]
+    #[schemars(range(min = 16, max = 1_u64 << 31))]
     pub slots: u64,
     /// Peak datagrams per second; gives the number of seconds that the ring holds.
     #[serde(default = "peak_default")]
+    #[schemars(range(min = 1))]
     pub peak_datagrams_per_s: u64,
     /// Margin in slots: a fan-out that leaves no more than this free is torn down; 0: an eighth.
     #[serde(default)]
@@ -236,8 +243,10 @@ pub struct ChannelConfig {
     pub authentication: bool,
     /// Number of datagrams that one key authenticates, 1024 or more. The next key is announced before.
     #[serde(default = "datagrams_per_key_default")]
+    #[schemars(range(min = 1_024))]
     pub datagrams_per_key: u64,
     /// All fan-outs, at least one.
+    #[schemars(length(min = 1, max = 8))]
     pub fan_out: Vec<FanOutConfig>,
 }
 
@@ -253,20 +262,24 @@ pub struct ChannelConfig {
 /// assert!(config.threads.queue_batches > 0);
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThreadsConfig {
     /// Threading mode: one thread for feed and publishing, or separate threads.
     pub mode: ThreadMode,
     /// Core of the feed threads; several inputs share it.
+    #[schemars(with = "Option<usize>")]
     pub feed_core: Option<Core>,
     /// Core of the publish thread; in `inline` mode, core of the only thread.
+    #[schemars(with = "Option<usize>")]
     pub publish_core: Option<Core>,
     /// Core of the repair service.
+    #[schemars(with = "Option<usize>")]
     pub repair_core: Option<Core>,
     /// Idle strategy of feed and publish threads.
     pub idle: Idle,
     /// Maximum number of batches queued between a feed thread and the publish thread; 2 or more.
+    #[schemars(range(min = 2, max = 1 << 20))]
     pub queue_batches: usize,
 }
 
@@ -296,7 +309,7 @@ impl Default for ThreadsConfig {
 /// assert_eq!(config.threads.mode, ThreadMode::default());
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadMode {
     /// A thread for each input, and one that publishes.
@@ -318,7 +331,7 @@ pub enum ThreadMode {
 /// println!("{:?}", config.subscribers);
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubscribersConfig {
     /// The longest deadline of any subscriber with `ordered within`, in microseconds.
@@ -340,7 +353,7 @@ impl Config {
     /// Reads a config file.
     ///
     /// # Errors
-    /// [`ConfigError`] names the JSON path, the value, and the remedy.
+    /// [`ConfigError`] names file, line, column and JSON path, the value, and the remedy.
     ///
     /// ```
     /// use tickcast_publisher::Config;
@@ -353,9 +366,7 @@ impl Config {
             path: path.to_owned(),
             source,
         })?;
-        let mut config = Self::parse(&text).map_err(|error| error.in_file(path))?;
-        config.file = ConfigFile(Some(path.to_owned()));
-        Ok(config)
+        Self::from_text(ConfigText::new(Some(path), &text))
     }
 
     /// Returns the path of the command socket. Without a configured path there is one in `state_dir`
@@ -379,6 +390,23 @@ impl Config {
         self.commands.socket.clone().or(own)
     }
 
+    /// Returns the log lines to write, as in RUST_LOG.
+    ///
+    /// ```
+    /// # use tickcast_publisher::Config;
+    /// # let config = Config::parse(
+    /// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+    /// #         "id": 1, "name": "all", "slots": 1024,
+    /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+    /// # )?;
+    /// assert_eq!(config.log(), "info");
+    /// # Ok::<(), tickcast_publisher::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn log(&self) -> &str {
+        self.log.as_deref().unwrap_or("info")
+    }
+
     /// Parses a config.
     ///
     /// # Errors
@@ -390,28 +418,20 @@ impl Config {
     /// assert!(Config::parse("{}").is_err(), "it names what is missing");
     /// ```
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        if text.trim().is_empty() {
-            return Err(ConfigError::Shape {
-                at: ".".into(),
-                reason: "the file is empty; start from one of the files in configs/".into(),
-            });
+        Self::from_text(ConfigText::new(None, text))
+    }
+
+    fn from_text(text: ConfigText) -> Result<Self, ConfigError> {
+        if text.as_str().trim().is_empty() {
+            let reason = "the file is empty; start from one of the files in configs/".into();
+            let at = ".".into();
+            return Err(text.locate(ConfigError::Shape { at, reason }));
         }
-        let mut json = serde_json::Deserializer::from_str(text);
-        let config = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-            let (at, error) = (error.path().to_string(), error.into_inner());
-            let mut reason = error.to_string();
-            // The parser's error text gives no remedy: it does not explain that host names are no
-            // addresses.
-            if reason.contains("socket address syntax") {
-                reason += "; give an address and a port, for example 127.0.0.1:7400";
-            }
-            ConfigError::Shape { at, reason }
-        })?;
-        json.end().map_err(|error| ConfigError::Shape {
-            at: ".".into(),
-            reason: error.to_string(),
-        })?;
-        Ok(config)
+        let mut json = serde_json::Deserializer::from_str(text.as_str());
+        let config = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| text.shape(error.path().to_string(), error.inner()))?;
+        json.end().map_err(|error| text.shape(".".into(), &error))?;
+        Ok(Self { text, ..config })
     }
 
     /// Returns the config as JSON, with all defaults filled in.

@@ -23,6 +23,7 @@ use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
+use tracing_subscriber::EnvFilter;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::input::PATH_LEN_MAX;
@@ -88,7 +89,7 @@ impl Plan {
     /// # Errors
     /// Returns [`ConfigError`] with the JSON path, the value, and the remedy.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
-        in_file(config, Self::for_service)
+        located(config, Self::for_service)
     }
 
     fn for_service(config: Config) -> Result<Self, ConfigError> {
@@ -115,7 +116,7 @@ impl Plan {
     /// # Errors
     /// Returns the errors of [`Plan::new`].
     pub fn for_handlers(config: Config) -> Result<Self, ConfigError> {
-        in_file(config, Self::for_own)
+        located(config, Self::for_own)
     }
 
     fn for_own(mut config: Config) -> Result<Self, ConfigError> {
@@ -174,6 +175,10 @@ impl Plan {
                 remedy,
             ));
         }
+        if let Err(error) = EnvFilter::builder().parse(config.log()) {
+            let value = serde_json::json!(config.log());
+            return Err(ConfigError::value("log", value, error));
+        }
         endpoints::check(&config)?;
         standby::check(&config, &mut warnings)?;
         let config = all_feeds::divide(config)?;
@@ -189,13 +194,13 @@ impl Plan {
     }
 }
 
-/// Makes a plan. An error names the config's file, if the config was read from one.
-fn in_file(
+/// Makes a plan. An error names its place in the config's text.
+fn located(
     config: Config,
     plan: impl FnOnce(Config) -> Result<Plan, ConfigError>,
 ) -> Result<Plan, ConfigError> {
-    let file = config.file.clone();
-    plan(config).map_err(|error| file.locate(error))
+    let text = config.text.clone();
+    plan(config).map_err(|error| text.locate(error))
 }
 
 fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {

@@ -4,14 +4,17 @@
 //! An unannounced instrument goes to the channels for unclaimed symbols. A message of instrument 0
 //! (the whole venue) goes to all channels. Routing a message costs one table look-up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_char;
 
 use thiserror::Error;
+use tickcast_feeds::instruments::text;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
-    InstrumentDefMsg, RecordRef, RecordSlice, SType, SymbolMappingMsg, WireRecord,
+    InstrumentDefMsg, RType, RecordHeader, RecordRef, RecordSlice, SType, SymbolMappingMsg,
+    WireRecord,
 };
+use tickcast_reliability::types::SourceId;
 
 /// Maximum number of channels of a publisher.
 pub(crate) const CHANNELS_MAX: usize = 64;
@@ -109,6 +112,12 @@ impl SymbolRule {
 pub struct ChannelSet(u64);
 
 impl ChannelSet {
+    /// Returns the channels that another set lacks.
+    #[must_use]
+    pub(crate) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Returns the set of the first `count` channels.
     #[must_use]
     pub const fn first(count: usize) -> Self {
@@ -222,11 +231,15 @@ pub(crate) struct Router {
     /// Channels by id − `base`, for announced ids.
     table: Vec<Option<ChannelSet>>,
     others: HashMap<u32, ChannelSet>,
+    /// Symbols of the announced ids, for other rules.
+    symbols: BTreeMap<u32, String>,
     base: u32,
     unknown: ChannelSet,
     all: ChannelSet,
     /// The channel of every message, if there is only one.
     only: Option<usize>,
+    /// Whether symbols matter not at all.
+    is_fixed: bool,
 }
 
 impl Router {
@@ -238,11 +251,13 @@ impl Router {
             rules,
             table: Vec::new(),
             others: HashMap::new(),
+            symbols: BTreeMap::new(),
             base,
             unknown: if rest.is_empty() { all } else { rest },
             all,
             // Symbols that no rule matches go to the same channel.
             only: (rest == all).then_some(all).and_then(ChannelSet::only),
+            is_fixed: false,
         }
     }
 
@@ -256,7 +271,26 @@ impl Router {
             unknown: only,
             all: only,
             only: Some(channel),
+            is_fixed: true,
             ..Self::new(SymbolRules::new(rules), 1)
+        }
+    }
+
+    /// Routes by other rules from now on. Passes the channels that each announced instrument comes to to
+    /// `on`. Messages that all go to one channel whatever their symbols still do.
+    pub(crate) fn reroute(&mut self, rules: &SymbolRules, mut on: impl FnMut(Announced)) {
+        if self.is_fixed {
+            return;
+        }
+        let mut before = std::mem::replace(self, Self::new(rules.clone(), self.base));
+        for (id, symbol) in std::mem::take(&mut before.symbols) {
+            let had = before.of(id).unwrap_or_default();
+            self.learn(Instrument { id, symbol }, &mut |now| {
+                let channels = now.channels.without(had);
+                if !channels.is_empty() {
+                    on(Announced { channels, ..now });
+                }
+            });
         }
     }
 
@@ -333,6 +367,10 @@ impl Router {
         } else if self.others.len() < INSTRUMENTS_MAX || self.others.contains_key(&id) {
             self.others.insert(id, channels);
         }
+        let has_room = self.symbols.len() < INSTRUMENTS_MAX || self.symbols.contains_key(&id);
+        if has_room && !self.is_fixed {
+            self.symbols.insert(id, symbol.clone());
+        }
         on(Announced {
             instrument: Instrument { id, symbol },
             channels,
@@ -356,6 +394,19 @@ pub(crate) fn instrument_named(record: RecordRef<'_>) -> Option<Instrument> {
     let id = header.instrument_id;
     let symbol = symbol.filter(|symbol| !symbol.is_empty())?;
     Some(Instrument { id, symbol })
+}
+
+/// Returns the record that maps an id of a source to its symbol.
+pub(crate) fn mapping(instrument: &Instrument, source: SourceId) -> SymbolMappingMsg {
+    let Instrument { id, symbol } = instrument;
+    SymbolMappingMsg {
+        hd: RecordHeader::new::<SymbolMappingMsg>(RType::SymbolMapping as u8, source.0, *id, 0),
+        stype_in: SType::RawSymbol as u8,
+        stype_in_symbol: text(symbol.as_bytes()),
+        stype_out: SType::InstrumentId as u8,
+        stype_out_symbol: text(id.to_string().as_bytes()),
+        ..SymbolMappingMsg::default()
+    }
 }
 
 /// Returns the text of a record's zero-terminated field, without padding and without characters
@@ -421,6 +472,42 @@ mod tests {
         assert_eq!((to, &announced[..]), (only, &[only][..]));
         assert_eq!(router.of_all(&[]), only);
         assert_eq!(router.of_all(&[7, 9]), only);
+    }
+
+    #[test]
+    fn rerouted_instrument_is_passed_with_its_new_channels() {
+        let mut router = Router::new(rules(&[&["A*"], &["*"]]), 1);
+        for (id, symbol) in [(1, "AA"), (2, "B"), (1 << 30, "C")] {
+            let instrument = Instrument {
+                id,
+                symbol: symbol.into(),
+            };
+            router.learn(instrument, &mut |_| ());
+        }
+        let mut fixed = Router::to(0);
+        fixed.learn(
+            Instrument {
+                id: 1,
+                symbol: "B".into(),
+            },
+            &mut |_| (),
+        );
+        let rules = rules(&[&["B", "C"], &["A*", "B"]]);
+        let mut moved = Vec::new();
+        router.reroute(&rules, |it| {
+            moved.push((it.instrument.id, it.channels.iter().collect::<Vec<_>>()));
+        });
+        assert_eq!(moved, [(1, vec![1]), (2, vec![0]), (1 << 30, vec![0])]);
+        let of = |id| router.of(id).unwrap().iter().collect::<Vec<_>>();
+        assert_eq!([of(1), of(2), of(1 << 30)], [vec![1], vec![0, 1], vec![0]]);
+        // It is known for the next change.
+        moved = Vec::new();
+        router.reroute(&self::rules(&[&["*"], &["Z"]]), |it| {
+            moved.push((it.instrument.id, it.channels.iter().collect()));
+        });
+        assert_eq!(moved, [(1, vec![0])]);
+        fixed.reroute(&rules, |it| panic!("{it:?}"));
+        assert_eq!(fixed.only(), Some(0));
     }
 
     #[test]

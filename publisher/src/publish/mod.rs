@@ -7,6 +7,7 @@ pub(crate) mod channel;
 mod digest;
 pub(crate) mod direct;
 pub(crate) mod replay_check;
+mod rerouted;
 pub(crate) mod restarted;
 mod resumed;
 

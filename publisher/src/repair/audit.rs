@@ -17,6 +17,7 @@
 //! | `hand_over_refused` | a take-over request was refused, and the reason; at most once a second |
 //! | `promotion_requested`, `promotion_refused` | a client of a command endpoint requests a promotion, and the reason against it |
 //! | `promoted` | this was a standby, and publishes from here on |
+//! | `reloaded`, `reload_refused` | a client or a signal requested a reload: each changed setting, or each reason against it |
 //! | `denied`, `allowed` | a subscriber may not READ, or be written to, or may again |
 //! | `read_denied` | a READ connection gets no rights |
 //!

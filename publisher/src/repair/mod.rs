@@ -215,6 +215,9 @@ impl RepairService {
 
     fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
         let before = self.clock.both();
+        if let Some(budgets) = self.shared.take_budgets() {
+            self.core.set_budgets(before, &budgets);
+        }
         (self.access).enforce(
             before.monotonic,
             &self.peers,

@@ -1,6 +1,7 @@
 //! The command line of `tickcast-publisher`. It is here, so that its man page and shell completions can be
 //! written from it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -10,15 +11,23 @@ use tickcast_log::program::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "tickcast-publisher", version)]
 pub struct CommandLine {
-    /// Path of the JSON config (configs/publisher.schema.json describes its fields).
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    /// Path of the JSON config. Its schema describes the fields.
+    #[arg(long, value_name = "FILE", required_unless_present = "schema")]
+    pub config: Option<PathBuf>,
+    /// Print the JSON schema of configs, then exit.
+    #[arg(long, conflicts_with_all = ["check", "print_effective", "diff"])]
+    pub schema: bool,
     /// Explain the config and its doubtful values, then exit.
     #[arg(long, conflicts_with = "print_effective")]
     pub check: bool,
+    /// Compare the config with the running publisher, then exit: 0 if all settings are the same, 1 if any
+    /// differs. The config's admin port is asked, or this one.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true,
+        conflicts_with_all = ["check", "print_effective"])]
+    pub diff: Option<Option<SocketAddr>>,
     /// Start although another publisher sends to a group of this config. Subscribers of each
     /// publisher then drop the datagrams of the other.
-    #[arg(long, conflicts_with_all = ["check", "print_effective"])]
+    #[arg(long, conflicts_with_all = ["check", "print_effective", "diff"])]
     pub force: bool,
     /// Print the config with all defaults filled in, then exit.
     #[arg(long)]

@@ -6,17 +6,22 @@ use std::time::Instant;
 
 use crossbeam_channel::bounded;
 
+use crate::publish::PublishStage;
 use crate::standby::hand_over::{HandOver, Step};
 use crate::state::Shared;
 use crate::state::command::{Command, CommandReceiver, ReplyTo};
 use crate::state::hand_over::{Answer, PublishPosition};
+use crate::state::reload::Change;
 use crate::state::standby::StandbyState;
+use crate::state::thread::now;
 
 /// The commands, and the state of the hand-over and the promotion.
 pub(crate) struct Commands {
     receiver: CommandReceiver,
     hand_over: HandOver,
     standby: Option<Arc<StandbyState>>,
+    /// A change that waits for [`Self::apply_change`].
+    change: Option<(Change, ReplyTo<Result<(), String>>)>,
 }
 
 impl Commands {
@@ -31,6 +36,7 @@ impl Commands {
             receiver,
             hand_over,
             standby,
+            change: None,
         }
     }
 
@@ -44,6 +50,14 @@ impl Commands {
     pub(crate) fn poll(&mut self, shared: &Shared) {
         while let Some(command) = self.receiver.take() {
             self.carry_out(command, shared);
+        }
+    }
+
+    /// Applies the change that waits, if any.
+    #[inline]
+    pub(crate) fn apply_change(&mut self, to: &mut PublishStage, shared: &Shared) {
+        if let Some((change, reply)) = self.change.take() {
+            reply.send(apply(change, to, shared));
         }
     }
 
@@ -82,6 +96,8 @@ impl Commands {
                 reply.send(answer);
             }
             Command::HandOverAnswered { request } => self.hand_over.end(&request, shared),
+            Command::Change { reply, .. } if reply.is_late(Instant::now()) => {}
+            Command::Change { change, reply } => self.change = Some((change, reply)),
             Command::Promote { reply, .. } if reply.is_late(Instant::now()) => {}
             Command::Promote {
                 force,
@@ -109,6 +125,18 @@ impl Commands {
             }
         }
     }
+}
+
+/// Applies a change, or nothing of it.
+#[cold]
+fn apply(change: Change, to: &mut PublishStage, shared: &Shared) -> Result<(), String> {
+    if let Some(rules) = &change.rules {
+        to.reroute(rules, now())?;
+    }
+    if let Some(budgets) = change.budgets {
+        shared.set_budgets(budgets);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

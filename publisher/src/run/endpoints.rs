@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
 use serde::Serialize;
 use tickcast_transport::host::files::create_directory;
 
@@ -20,7 +21,7 @@ use crate::http::server::{Endpoint, Handler, Server};
 use crate::http::table::Limits;
 use crate::run::join;
 use crate::state::Shared;
-use crate::state::command::CommandSender;
+use crate::state::command::{CommandSender, ReloadRequest};
 use crate::state::thread::{StopOnFailure, Thread, spawn};
 
 /// Addresses of the endpoints that there are.
@@ -135,6 +136,7 @@ impl Endpoints {
         self,
         shared: &Arc<Shared>,
         commands: CommandSender,
+        reloads: Option<Sender<ReloadRequest>>,
     ) -> Result<EndpointThreads, PublisherError> {
         let hosts = self.hosts;
         let endpoint =
@@ -158,7 +160,7 @@ impl Endpoints {
                 handler,
             )
         });
-        let handler = CommandHandler::new(shared.clone(), commands, self.hand_over_to);
+        let handler = CommandHandler::new(shared.clone(), commands, self.hand_over_to, reloads);
         let command = |name, listener, limits: Limits, counters| {
             endpoint(name, listener, limits, counters, Box::new(handler.clone()))
         };
@@ -272,7 +274,7 @@ mod tests {
         let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
         let shared = Arc::new(shared);
         let (sender, _receiver) = commands();
-        let threads = endpoints.start(&shared, sender).unwrap();
+        let threads = endpoints.start(&shared, sender, None).unwrap();
         let token = read_token("commands.token_file", &file).unwrap();
         let asked = spawn({
             let shared = shared.clone();

@@ -4,10 +4,12 @@
 mod assemble;
 pub(crate) mod command_line;
 pub(crate) mod commands;
+pub(crate) mod comparison;
 pub(crate) mod endpoints;
 pub(crate) mod others;
 pub(crate) mod preflight;
 mod promotion;
+pub(crate) mod reload;
 pub(crate) mod service;
 pub(crate) mod service_manager;
 mod standby;
@@ -39,6 +41,7 @@ use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
 use crate::run::endpoints::{EndpointAddresses, EndpointThreads, Endpoints};
+use crate::run::reload::{ReloadHooks, Reloads};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command;
@@ -64,6 +67,7 @@ pub(crate) struct Opened {
     inputs: Inputs,
     control: SocketAddr,
     endpoints: Endpoints,
+    reloads: Option<Reloads>,
 }
 
 impl Opened {
@@ -101,8 +105,10 @@ impl Opened {
             stop,
             Nanos::from_ms(config.linger_ms),
         );
+        shared.show_config(&config);
         Ok(Self {
             rules: plan.rules,
+            reloads: None,
             epoch,
             shared: Arc::new(shared),
             channels,
@@ -113,6 +119,12 @@ impl Opened {
             endpoints,
             config,
         })
+    }
+
+    /// Reloads the config's file on request.
+    pub(crate) fn reloading(self, hooks: ReloadHooks) -> Self {
+        let reloads = Some(Reloads::new(hooks));
+        Self { reloads, ..self }
     }
 
     pub(crate) const fn config(&self) -> &Config {
@@ -155,13 +167,20 @@ impl Opened {
     }
 
     fn start_threads(
-        self,
+        mut self,
         new_handlers: Option<Receiver<NewHandler>>,
     ) -> Result<Running, PublisherError> {
+        let reloads = self.reloads.take();
         let (parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
-        let endpoints = parts.endpoints.start(&parts.shared, sender)?;
+        let requests = reloads.as_ref().map(Reloads::requests);
+        let endpoints = parts
+            .endpoints
+            .start(&parts.shared, sender.clone(), requests)?;
+        let reloads = reloads
+            .map(|it| it.start(parts.config.clone(), parts.shared.clone(), sender))
+            .transpose()?;
         let (config, shared) = (parts.config, parts.shared);
         let sources = keep_sources(&config, &shared)?;
         let latency = latency_log::start(&config, &shared)?;
@@ -196,6 +215,7 @@ impl Opened {
                 endpoints,
                 sources,
                 latency,
+                reloads,
             },
         })
     }
@@ -211,7 +231,7 @@ impl Opened {
             let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
-            let endpoints = parts.endpoints.start(&parts.shared, sender)?;
+            let endpoints = parts.endpoints.start(&parts.shared, sender, None)?;
             let (config, epoch, shared) = (parts.config, parts.epoch, parts.shared);
             let latency = latency_log::start(&config, &shared)?;
             let hand_over = HandOver::without_rest(config.hand_over_to);
@@ -223,6 +243,7 @@ impl Opened {
                 endpoints,
                 sources: None,
                 latency,
+                reloads: None,
             };
             Ok((to, served, commands, backlog_hint))
         };
@@ -469,6 +490,8 @@ pub(crate) struct Served {
     sources: Option<Thread<()>>,
     /// The thread that keeps the latency log.
     latency: Option<Thread<()>>,
+    /// The thread of reloads.
+    reloads: Option<Thread<()>>,
 }
 
 impl Served {
@@ -485,6 +508,9 @@ impl Served {
         }
         if let Some(latency) = self.latency {
             result = result.and(join(latency, "latency"));
+        }
+        if let Some(reloads) = self.reloads {
+            result = result.and(join(reloads, "reload"));
         }
         result?;
         let kept = self.epoch.close_if_ended(&self.shared);

@@ -34,7 +34,7 @@ pub(crate) fn preflight_for_handlers(config: Config) -> Result<Plan, ConfigError
 }
 
 fn checked(mut plan: Plan) -> Result<Plan, ConfigError> {
-    check(&plan.config, &plan.channels).map_err(|error| plan.config.file.locate(error))?;
+    check(&plan.config, &plan.channels).map_err(|error| plan.config.text.locate(error))?;
     plan.warnings
         .extend(too_small(&plan.config, &plan.channels));
     Ok(plan)

@@ -141,6 +141,7 @@ impl Candidate {
             Nanos::from_ms(config.linger_ms),
         );
         shared.endpoints = base.endpoints.clone();
+        shared.show_config(&config);
         let shared = Arc::new(shared.of_standby(state.clone()));
         let (drivers, serving) = channels.split();
         let positions = continued.positions;

@@ -11,6 +11,7 @@ use crate::admin::summary::{EndError, PublisherSummary};
 use crate::error::PublisherError;
 use crate::plan::Plan;
 use crate::run::endpoints::EndpointAddresses;
+use crate::run::reload::ReloadHooks;
 use crate::run::standby::Standby;
 use crate::run::{Opened, listen_addresses};
 use crate::state::Shared;
@@ -35,6 +36,15 @@ impl Service {
             None => Kind::Publisher(Box::new(Opened::open(plan, stop)?)),
             Some(of) => Kind::Standby(Box::new(Standby::open(plan, of, stop)?)),
         }))
+    }
+
+    /// Reloads the config's file on request from here on. A standby reads its config at its start alone.
+    #[must_use]
+    pub fn reloading(self, hooks: ReloadHooks) -> Self {
+        Self(match self.0 {
+            Kind::Publisher(opened) => Kind::Publisher(Box::new(opened.reloading(hooks))),
+            standby => standby,
+        })
     }
 
     /// Returns the address for subscribers.

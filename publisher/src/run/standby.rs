@@ -87,6 +87,7 @@ impl Standby {
             stop.clone(),
             Nanos::from_ms(config.linger_ms),
         );
+        shared.show_config(&config);
         Ok(Self {
             sources: sources_of(&config, &plan.rules, &inputs),
             shared: Arc::new(shared.of_standby(state.clone())),
@@ -132,7 +133,7 @@ impl Standby {
         let base = self.shared;
         let threads = self.publisher.config.threads.clone();
         let (sender, receiver) = command::commands();
-        let endpoints = self.endpoints.start(&base, sender)?;
+        let endpoints = self.endpoints.start(&base, sender, None)?;
         let check = {
             let shared = base.clone();
             command_check::start(&self.publisher.state, move || shared.is_stopping())?

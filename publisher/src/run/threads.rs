@@ -213,6 +213,7 @@ fn is_handed_over(
     idle: &mut Idle,
 ) -> Result<bool, PublisherError> {
     commands.poll(shared);
+    commands.apply_change(to, shared);
     while commands.is_handing_over() {
         shared.rounds.published();
         let now = now();

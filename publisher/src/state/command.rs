@@ -9,6 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::state::hand_over::{Answer, Request};
+use crate::state::reload::Change;
 use crate::state::standby::Promoted;
 
 /// Takes the reply to a command. Dropped without a reply if the publish thread has ended.
@@ -41,6 +42,14 @@ impl<T> fmt::Debug for ReplyTo<T> {
     }
 }
 
+/// A client's request to read the config's file again.
+pub(crate) struct ReloadRequest {
+    /// The client, for logs.
+    pub(crate) client: String,
+    /// Takes a line for each setting: those that were applied, or those because of which nothing was.
+    pub(crate) reply: ReplyTo<Result<Vec<String>, Vec<String>>>,
+}
+
 /// One command. Its sender waits for the reply; a reply that never comes means that the publish thread
 /// has ended, or has no time.
 pub(crate) enum Command {
@@ -57,6 +66,13 @@ pub(crate) enum Command {
     HandOverAnswered {
         /// The request that was answered.
         request: Request,
+    },
+    /// The thread of reloads changes settings.
+    Change {
+        /// The new settings.
+        change: Change,
+        /// Takes the outcome, or the reason for which nothing changed.
+        reply: ReplyTo<Result<(), String>>,
     },
     /// A client requests the promotion of this standby.
     Promote {

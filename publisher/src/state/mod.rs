@@ -9,6 +9,7 @@ pub(crate) mod hearing;
 pub(crate) mod journal;
 pub(crate) mod losses;
 pub(crate) mod positions;
+pub(crate) mod reload;
 pub(crate) mod rounds;
 pub(crate) mod source_loss;
 pub(crate) mod source_memory;
@@ -18,25 +19,30 @@ pub(crate) mod subscribers;
 pub(crate) mod thread;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
+use serde_json::Value;
 use tickcast_feeds::source::{Decoder, MessageCounts};
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingReader;
+use tickcast_reliability::serve::RepairConfig;
 use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
     SourceId, SourcePosition,
 };
 use tickcast_transport::SendStats;
 
+use crate::config::Config;
+use crate::config::settings::shown;
 use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
 use crate::state::losses::LossTable;
+use crate::state::reload::Reloads;
 use crate::state::rounds::Rounds;
 use crate::state::source_memory::SourceMemory;
 use crate::state::standby::StandbyState;
@@ -486,6 +492,14 @@ pub struct Shared {
     pub(crate) handed_over_to: OnceLock<String>,
     /// Hand-over requests that were refused.
     pub(crate) hand_overs_refused: AtomicU64,
+    /// Reloads of the config.
+    pub(crate) reloads: Reloads,
+    /// Budgets that the repair thread has yet to take over.
+    budgets: Mutex<Option<RepairConfig>>,
+    /// Whether there are any; the repair thread needs one load to check.
+    has_budgets: AtomicBool,
+    /// The config, as clients may see it.
+    config: Mutex<Value>,
     /// Standby state, if the publisher is or was a standby.
     pub(crate) standby: Option<Arc<StandbyState>>,
     /// Shared state after a standby's promotion.
@@ -526,6 +540,10 @@ impl Shared {
             losses: Mutex::default(),
             handed_over_to: OnceLock::new(),
             hand_overs_refused: AtomicU64::new(0),
+            reloads: Reloads::default(),
+            budgets: Mutex::default(),
+            has_budgets: AtomicBool::new(false),
+            config: Mutex::default(),
             standby: None,
             promoted: OnceLock::new(),
         }
@@ -537,6 +555,32 @@ impl Shared {
             standby: Some(standby),
             ..self
         }
+    }
+
+    /// Gives the repair thread these budgets, in place of any that wait.
+    #[cold]
+    pub(crate) fn set_budgets(&self, budgets: RepairConfig) {
+        *locked(&self.budgets) = Some(budgets);
+        self.has_budgets.store(true, Release);
+    }
+
+    /// Takes the budgets that wait.
+    #[inline]
+    pub(crate) fn take_budgets(&self) -> Option<RepairConfig> {
+        if self.has_budgets.load(Relaxed) && self.has_budgets.swap(false, AcqRel) {
+            return locked(&self.budgets).take();
+        }
+        None
+    }
+
+    /// Shows this config from now on.
+    pub(crate) fn show_config(&self, config: &Config) {
+        *locked(&self.config) = shown(config);
+    }
+
+    /// Returns the config as clients may see it; null before it is shown.
+    pub(crate) fn config(&self) -> Value {
+        locked(&self.config).clone()
     }
 
     /// Returns the index of a channel in [`Self::channels`].

@@ -644,7 +644,10 @@ fn text_that_is_no_config_is_refused_with_its_place() {
         ("{", "EOF"),
         ("3", "invalid type"),
         ("{\"name\": \"a\"}", "missing field `channels`"),
-        ("{\"name\": 1}", "at name: invalid type: integer `1`"),
+        (
+            "{\"name\": 1}",
+            "line 1, column 10: name: invalid type: integer `1`",
+        ),
     ] {
         let error = Config::parse(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
@@ -771,6 +774,26 @@ fn latency_log_needs_a_directory_and_valid_interval() {
     assert!(!validator.is_valid(&config));
 }
 
+/// `TICKCAST_BLESS=1` writes the committed schema.
+#[test]
+fn committed_schema_is_what_the_types_give() {
+    let output = publisher(&["--schema"]);
+    assert_eq!(output.status.code(), Some(0));
+    let generated = String::from_utf8(output.stdout).unwrap();
+    let path = configs().join("publisher.schema.json");
+    if std::env::var_os("TICKCAST_BLESS").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        committed == generated,
+        "{} is not what --schema prints; TICKCAST_BLESS=1 writes it",
+        path.display()
+    );
+    let text = generated.as_str();
+    assert!(!text.contains("```") && !text.contains("[`"), "{text}");
+}
+
 #[test]
 fn example_configs_pass_check_and_schema() {
     let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
@@ -879,18 +902,22 @@ fn invalid_or_missing_config_exits_with_code_2() {
     let path = dir.path().join("bad.json");
     let mut ring = good();
     ring["channels"][0]["slots"] = json!(1000);
+    let mut fan_out = good();
+    fan_out["channels"][0]["fan_out"][0]["lines"][0]["group"] = json!(7);
     for (text, at) in [
-        ("{\"name\": 1}".to_owned(), "at name"),
-        (ring.to_string(), "at channels[0]"),
+        ("{\"name\":\n 1}".to_owned(), ":2:2: name: invalid type"),
+        ("{\n\n\"name\"".to_owned(), ":3:6: EOF"),
+        (format!("{ring:#}"), ":3:5: channels[0]: the ring of a"),
+        (
+            format!("{fan_out:#}"),
+            ":8:24: channels[0].fan_out[0].lines[0].group: invalid type",
+        ),
     ] {
         std::fs::write(&path, text).unwrap();
         let output = publisher(&["--config", path.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            said.contains(&format!("{}: {at}", path.display())),
-            "{said}"
-        );
+        assert!(said.contains(&format!("{}{at}", path.display())), "{said}");
     }
     let output = publisher(&["--config", "/nonexistent.json", "--check"]);
     assert_eq!(output.status.code(), Some(2));
@@ -1119,6 +1146,11 @@ fn fan_out_has_only_fields_of_its_transport() {
             for (name, said) in reported
                 .iter()
                 .filter(|(_, said)| said.get("default").is_some())
+                .filter(|(name, _)| {
+                    config["channels"][0]["fan_out"][transport]
+                        .get(name)
+                        .is_none()
+                })
             {
                 let filled = &effective["channels"][0]["fan_out"][transport][name];
                 assert_eq!(*filled, said["default"], "{name}");

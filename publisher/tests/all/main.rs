@@ -12,4 +12,5 @@ mod lines;
 mod page;
 mod pins;
 mod records;
+mod reload;
 mod service;

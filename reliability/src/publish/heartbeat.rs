@@ -13,13 +13,17 @@ use crate::types::Nanos;
 
 /// The intervals of heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct HeartbeatConfig {
     /// Interval from the last datagram to the first heartbeat.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub first_us: u64,
     /// Maximum of the doubling interval.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub idle_us: u64,
     /// Interval between the heartbeats that are sent regardless of data.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub ambient_us: u64,
 }
 

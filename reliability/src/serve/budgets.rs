@@ -27,6 +27,14 @@ impl Budgets {
         }
     }
 
+    /// Changes the rates and bursts from now on.
+    pub(super) fn set(&mut self, now: Nanos, config: &RepairConfig) {
+        let repair = (config.repair_bytes_per_s, config.repair_burst_bytes);
+        self.repair.set(now, repair.0, repair.1);
+        let joiners = (config.joiner_bytes_per_s, config.joiner_burst_bytes);
+        self.joiners.set(now, joiners.0, joiners.1);
+    }
+
     /// Returns whether the budget of a lane allows any datagram. While it does not, nobody is asked.
     pub(super) fn has(&mut self, lane: Lane, now: Nanos) -> bool {
         let bucket = match lane {

@@ -22,6 +22,7 @@ const ARRIVING_MAX: usize = 64;
 
 /// The repair settings of a publisher. All budgets count the bytes of whole frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RepairConfig {
     /// Repair budget of all subscribers together, including multicast repairs. It protects fresh data.
@@ -59,9 +60,11 @@ pub struct RepairConfig {
     pub peers_max: usize,
     /// Maximum connections of one IPv4 address or IPv6 network of 64 bits; `None` means half of `peers_max`,
     /// so that no host takes all places.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub peers_per_address_max: Option<usize>,
     /// Maximum replays of one IPv4 address or IPv6 network of 64 bits at a time. A further one is refused and
     /// may retry, so that no host takes the whole replay budget with many small shares.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub replays_per_address_max: usize,
     /// Maximum time from connecting to JOIN.
     pub join_timeout_us: u64,
@@ -207,6 +210,32 @@ impl RepairConfig {
             "backlog_close_bytes",
             self.backlog_close_bytes as u64,
         )
+    }
+
+    /// Returns these settings with the six rates and bursts of `other`.
+    #[must_use]
+    pub const fn with_budgets_of(self, other: &Self) -> Self {
+        Self {
+            repair_bytes_per_s: other.repair_bytes_per_s,
+            repair_burst_bytes: other.repair_burst_bytes,
+            subscriber_bytes_per_s: other.subscriber_bytes_per_s,
+            subscriber_burst_bytes: other.subscriber_burst_bytes,
+            joiner_bytes_per_s: other.joiner_bytes_per_s,
+            joiner_burst_bytes: other.joiner_burst_bytes,
+            ..self
+        }
+    }
+
+    /// Returns these settings with bursts that hold the largest datagram.
+    pub(super) fn with_whole_bursts(mut self) -> Self {
+        for burst in [
+            &mut self.repair_burst_bytes,
+            &mut self.subscriber_burst_bytes,
+            &mut self.joiner_burst_bytes,
+        ] {
+            *burst = (*burst).max(BURST_BYTES_MIN);
+        }
+        self
     }
 
     /// Returns whether a connection with this many unread bytes gets datagrams, where all connections of its

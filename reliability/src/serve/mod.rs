@@ -158,21 +158,14 @@ impl RepairCore {
     /// start: anybody who knows it can take over any session.
     #[must_use]
     pub fn new(
-        mut config: RepairConfig,
+        config: RepairConfig,
         publisher: String,
         channels: Vec<(ChannelInfo, RingReader, Arc<RepairCounters>)>,
         counters: Arc<RepairServiceCounters>,
         secret: [u8; 32],
         now: Now,
     ) -> Self {
-        let now = now.monotonic;
-        for burst in [
-            &mut config.repair_burst_bytes,
-            &mut config.subscriber_burst_bytes,
-            &mut config.joiner_burst_bytes,
-        ] {
-            *burst = (*burst).max(BURST_BYTES_MIN);
-        }
+        let (now, config) = (now.monotonic, config.with_whole_bursts());
         let channels: Vec<Channel> = (channels.into_iter())
             .map(|(info, ring, counters)| Channel::new(&config, info, ring, counters, now))
             .collect();
@@ -201,6 +194,23 @@ impl RepairCore {
             events: Events::default(),
             tick_at: now.after(TICK),
             counters,
+        }
+    }
+
+    /// Takes over the six rates and bursts of `config`, for all sessions and replays from now on. Other
+    /// settings stay. [`RepairConfig::check`] has checked the config.
+    pub fn set_budgets(&mut self, now: Now, config: &RepairConfig) {
+        let now = now.monotonic;
+        self.config = self.config.with_budgets_of(config).with_whole_bursts();
+        self.budgets.set(now, &self.config);
+        let rate = self.config.subscriber_bytes_per_s;
+        let burst = self.config.subscriber_burst_bytes;
+        for bucket in self.sessions.buckets_mut() {
+            bucket.set(now, rate, burst);
+        }
+        // The old rates decided how long each of them pauses.
+        while let Some(peer) = self.lanes.turns_mut(Lane::Repair).resumed(Nanos::MAX) {
+            self.schedule(peer, Lane::Repair);
         }
     }
 

@@ -79,6 +79,11 @@ impl Sessions {
         Some(&mut self.all.get_mut(&number)?.bucket)
     }
 
+    /// Returns the repair budgets of all sessions.
+    pub(super) fn buckets_mut(&mut self) -> impl Iterator<Item = &mut TokenBucket> {
+        self.all.values_mut().map(|session| &mut session.bucket)
+    }
+
     /// Records whether the subscriber of a session was at the end of all its channels, and is now.
     pub(super) fn set_at_end(&mut self, before: bool, after: bool) {
         self.at_end = self.at_end - usize::from(before) + usize::from(after);

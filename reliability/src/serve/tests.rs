@@ -725,6 +725,37 @@ fn subscriber_repairs_stay_within_its_own_budget() {
 }
 
 #[test]
+fn changed_budgets_hold_for_old_and_new_sessions() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 1_000,
+        subscriber_burst_bytes: 10_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 1);
+    bench.publish(10_000);
+    let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    bench.repair(0, 1, 9_000);
+    assert_eq!(bench.take(0).len() as u64, burst);
+    let faster = RepairConfig {
+        subscriber_bytes_per_s: 1_000_000,
+        subscriber_burst_bytes: 20_000,
+        peers_max: 1,
+        ..config
+    };
+    bench.core.set_budgets(bench.now, &faster);
+    bench.pass(10_000);
+    bench.input(RepairInput::Timeout);
+    let most = 10_000 / FRAME;
+    let frames = bench.take(0).len() as u64;
+    assert!((most - 9..=most).contains(&frames), "{frames} of {most}");
+    // Another setting stays: a second subscriber may still join.
+    bench.join(1);
+    bench.repair(1, 1, 9_000);
+    let burst = (20_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    assert_eq!(bench.take(1).len() as u64, burst, "a session of its own");
+}
+
+#[test]
 fn repair_wanted_by_many_is_multicast_once() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 16);
     bench.publish(20);

@@ -36,6 +36,14 @@ impl TokenBucket {
         self.bytes_per_s
     }
 
+    /// Changes the rate and the burst from now on. Credit above the new burst is lost.
+    pub fn set(&mut self, now: Nanos, bytes_per_s: u64, burst_bytes: u64) {
+        self.refill(now);
+        self.bytes_per_s = bytes_per_s;
+        self.burst = u128::from(burst_bytes) * SCALE;
+        self.credit = self.credit.min(self.burst);
+    }
+
     fn refill(&mut self, now: Nanos) {
         if now > self.at {
             let gained = u128::from(now.since(self.at).0) * u128::from(self.bytes_per_s);

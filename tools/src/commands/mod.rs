@@ -10,6 +10,7 @@ pub(crate) mod loss;
 pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod promote;
+pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod simulate;

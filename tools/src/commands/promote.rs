@@ -71,7 +71,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     Ok(Exit::whole_if(reported["state"] == "promoted"))
 }
 
-fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
+/// Returns the address of a command endpoint.
+///
+/// # Errors
+/// Returns [`ToolError::Address`] if a host is unknown.
+pub(super) fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
     if text.contains('/') {
         return Ok(EndpointAddress::Socket(text.into()));
     }

@@ -9,7 +9,6 @@ use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::fmt::format::Writer;
@@ -38,9 +37,10 @@ pub enum LogFormat {
 ///
 /// # Errors
 /// That of the system when the thread can't be started.
-pub fn stderr<S>(filter: EnvFilter, format: LogFormat) -> io::Result<impl Layer<S> + Send + Sync>
+pub fn stderr<S, F>(filter: F, format: LogFormat) -> io::Result<impl Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
+    F: Filter<S> + Send + Sync + 'static,
 {
     let limits = Arc::new(SiteLimits::default());
     let sums = limits.clone();
@@ -74,8 +74,8 @@ fn report_suppressed(limits: &SiteLimits) {
     }
 }
 
-fn layer<S, W>(
-    filter: EnvFilter,
+fn layer<S, F, W>(
+    filter: F,
     format: LogFormat,
     limits: Arc<SiteLimits>,
     writer: W,
@@ -83,6 +83,7 @@ fn layer<S, W>(
 ) -> impl Layer<S> + Send + Sync
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
+    F: Filter<S> + Send + Sync + 'static,
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let lines = tracing_subscriber::fmt::layer()
@@ -233,6 +234,7 @@ mod tests {
     use std::io::Write;
     use std::sync::Mutex;
 
+    use tracing_subscriber::EnvFilter;
     use tracing_subscriber::prelude::*;
 
     use super::*;

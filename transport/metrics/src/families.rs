@@ -111,6 +111,15 @@ pub static PUBLISHER: Part = Part {
         one("ended", "ended"),
         one("audit_lines_lost_total", "audit_lines_lost"),
         one("hand_overs_refused_total", "hand_overs_refused"),
+        by(
+            "reloads_total",
+            "result",
+            "Reloads of the config: every changed setting was applied, or none.",
+            &[
+                ("reloads_applied", "applied"),
+                ("reloads_refused", "refused"),
+            ],
+        ),
         one("latency_log_failures_total", "latency_log_failures"),
         one("latency_log_skipped_total", "latency_log_skipped"),
         one("subscribers_short_of_end", "subscribers_short_of_end"),

@@ -23,11 +23,14 @@ pub struct VerbsSendLine {
 
 /// A rate limit. Needed because no device paces datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RateLimit {
     /// Bytes per second, over any second, in addition to the burst.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = i64::MAX)))]
     pub rate_bytes_per_s: u64,
     /// Bytes that may be sent at once.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = i64::MAX)))]
     pub burst_bytes: u64,
 }
 

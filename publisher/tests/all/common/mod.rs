@@ -99,6 +99,7 @@ impl Publisher {
             .arg("--summary")
             .arg(path("summary.json"))
             .args(arguments)
+            .env_remove("RUST_LOG")
             .envs(variables.iter().copied())
             .stderr(Stdio::from(log))
             .spawn()
@@ -139,6 +140,10 @@ impl Publisher {
                 .unwrap()
                 .success()
         );
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn is_running(&mut self) -> bool {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Waiting policy of a polling thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Idle {
     /// Never gives up the core: lowest latency, for a core of its own.
