@@ -6,6 +6,7 @@
 //! [`SubscriberInput::Timeout`] is due. After any input, poll until nothing comes.
 
 mod input;
+mod link;
 mod mirror;
 mod nack_link;
 mod rdma_read;
@@ -31,11 +32,11 @@ use crate::receive::{
 };
 use crate::record::AlignedCopy;
 pub use crate::session::input::SubscriberInput;
+use crate::session::link::Link;
+pub use crate::session::link::LinkTimers;
 use crate::session::nack_link::NackLink;
 use crate::session::read_link::ReadLink;
 pub use crate::session::read_link::{ReadLimits, RemoteRequest};
-use crate::timing::Link;
-pub use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters};
 use crate::wire::{CrcVerdict, Datagram, WireError, WireVersions};
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::RepairOffer;
-use crate::timing::{Link, LinkTimers};
+use crate::session::link::{Link, LinkTimers};
 use crate::types::Nanos;
 
 /// The longest time between attempts, as a multiple of the time over TCP. An attempt costs both sides a

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::control::CursorStep;
 use crate::receive::RemoteOp;
 use crate::receive::{ReadRoom, Readable, Receiver};
+use crate::session::link::LinkTimers;
 use crate::session::nack_link::NackLink;
-use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos};
 
 /// The limits of a READ connection, all 0 by default. The driver knows them once it is connected.

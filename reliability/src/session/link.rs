@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
-use crate::timing::backoff::NackTimer;
+use crate::timing::NackTimer;
 use crate::types::Nanos;
 
 /// Timeouts of a connection.
