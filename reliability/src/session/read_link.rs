@@ -213,6 +213,6 @@ impl ReadLink {
 
     /// Returns the next time at which something is due.
     pub(crate) fn next_due(&self) -> Nanos {
-        self.link.next_due().min(self.stuck_at())
+        self.link.link.next_due().min(self.stuck_at())
     }
 }
