@@ -8,7 +8,7 @@
 //! 4. `receive`: one channel of a subscriber: window, gaps, repair, delivery in order
 //! 5. `ring`: the ring of sealed datagrams: layout, slot, writer, reader, recovery
 //! 6. `delivery`: the records and events that an application receives
-//! 7. `timing`: round-trip times, back-off, retries of a connection
+//! 7. `timing`: round-trip times, back-off
 //! 8. `control`: the control messages as bytes
 //! 9. `wire`: the datagram as bytes
 //! 10. `record`: DBN records and their one checked cast

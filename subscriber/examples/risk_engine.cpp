@@ -618,7 +618,13 @@ int run(Options options) {
                   options["limits"].empty() ? Limits() : read_limits(options["limits"]));
     auto builder = tickcast::Subscriber::builder(options["publisher"]);
     builder.name("risk-engine-cpp").join_limit(std::chrono::milliseconds(count("join-limit-ms")));
-    if (double drop = std::stod(options["drop"]); drop > 0) builder.drop(drop, count("seed"));
+    if (double drop = std::stod(options["drop"]); drop > 0) {
+#ifdef TICKCAST_TESTING
+        builder.drop(drop, count("seed"));
+#else
+        throw Refused("--drop needs a library that was built with the feature testing");
+#endif
+    }
     // A book needs everything since the session began.
     auto stale_us = static_cast<std::uint32_t>(count("stale-us"));
     builder.channel(options["channel"]).start(TICKCAST_START_AT_OLDEST).stale_us(stale_us);

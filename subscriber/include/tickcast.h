@@ -1655,11 +1655,16 @@ int32_t tickcast_builder_interval_log(TickcastBuilder *builder,
                                       const char *path,
                                       uint64_t interval_ms);
 
+#if defined(TICKCAST_TESTING)
 /*
  Drops this share (0 to 1) of datagrams at random, to test an application on a bad network. A seed
- always gives the same drops.
+ always gives the same drops. For programs that define TICKCAST_TESTING, with a library of the feature
+ testing.
  */
-int32_t tickcast_builder_inject_loss(TickcastBuilder *builder, double share, uint64_t seed);
+int32_t tickcast_builder_inject_loss(TickcastBuilder *builder,
+                                     double share,
+                                     uint64_t seed);
+#endif
 
 /*
  Builds the subscriber and ends the builder, even on failure. The subscriber connects with the first

@@ -533,9 +533,11 @@ public:
     Builder &interval_log(const std::string &path, std::chrono::milliseconds interval) {
         return set(tickcast_builder_interval_log(raw_.get(), path.c_str(), detail::millis(interval)));
     }
+#ifdef TICKCAST_TESTING
     Builder &drop(double share, std::uint64_t seed) {
         return set(tickcast_builder_inject_loss(raw_.get(), share, seed));
     }
+#endif
     // Builds the subscriber. This builder is empty afterwards.
     Subscriber build() { return Subscriber(tickcast_builder_build(raw_.release())); }
 

@@ -120,7 +120,7 @@ static INSTALLED: LazyLock<Installed> = LazyLock::new(|| {
 });
 
 /// Returns the static library that was built with this test.
-fn archive() -> PathBuf {
+pub(crate) fn archive() -> PathBuf {
     let here = std::env::current_exe().expect("a test has a path");
     let deps = here.parent().expect("target/<profile>/deps");
     let all = std::fs::read_dir(deps).expect("a folder").flatten();
@@ -194,7 +194,11 @@ impl Installed {
                 "-Wpedantic",
                 "-Werror",
             ])
-            .args(["-D_POSIX_C_SOURCE=200809L", "-pthread"])
+            .args([
+                "-D_POSIX_C_SOURCE=200809L",
+                "-DTICKCAST_TESTING",
+                "-pthread",
+            ])
             .args(options.iter().filter(|it| **it != "-static-library"))
             .arg(source)
             .arg("-o")

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::c_abi::archive;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
@@ -95,7 +96,8 @@ fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
     let subscriber = root.join("subscriber");
     let program = folder.join("risk_engine_cpp");
     let output = Command::new("c++")
-        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
+        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(["-DTICKCAST_TESTING", "-I"])
         .arg(subscriber.join("include"))
         .arg("-I")
         .arg(subscriber.join("examples"))
@@ -113,20 +115,6 @@ fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     Some(program)
-}
-
-/// Returns the static C library that was built with this test.
-fn archive() -> PathBuf {
-    let here = std::env::current_exe().expect("a test has a path");
-    let deps = here.parent().expect("target/<profile>/deps");
-    let files = std::fs::read_dir(deps).expect("a folder").flatten();
-    let is_it = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("libtickcast") && name.ends_with(".a") && !name.contains('_')
-    };
-    let found = files.map(|entry| entry.path()).filter(is_it);
-    let newest = found.max_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
-    newest.expect("libtickcast.a beside this test")
 }
 
 /// The result of one engine.

@@ -2,7 +2,7 @@
 //! itself.
 
 use tickcast_sim::exhaustive::cores::Cores;
-use tickcast_sim::exhaustive::search::Ends;
+use tickcast_sim::exhaustive::ends::Ends;
 use tickcast_sim::exhaustive::world::World;
 use tickcast_sim::exhaustive::worlds;
 

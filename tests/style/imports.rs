@@ -1,17 +1,17 @@
 //! The paths by which a module imports others of its crate.
 
-use crate::source::{Source, pattern};
+use crate::source::pattern;
 
 /// The path of a module or an item from the root of its crate.
 pub(crate) type Path = Vec<String>;
 
-/// Returns every path of a module's product that begins with `crate`, `self` or `super`, resolved from the
+/// Returns every path of a module's code that begins with `crate`, `self` or `super`, resolved from the
 /// root, with its line. `own` is the path of the module.
-pub(crate) fn imports(file: &Source, own: &[String]) -> Vec<(usize, Path)> {
+pub(crate) fn imports(code: &str, own: &[String]) -> Vec<(usize, Path)> {
     let root = pattern(r"\b(?:crate|self|super)(?:::\w+)*(?:::\{[^;]*)?");
     let mut found = Vec::new();
-    for whole in root.find_iter(&file.product) {
-        let line = file.product[..whole.start()].matches('\n').count() + 1;
+    for whole in root.find_iter(code) {
+        let line = code[..whole.start()].matches('\n').count() + 1;
         let paths = expanded(whole.as_str()).into_iter();
         found.extend(paths.map(|path| (line, absolute(own, &path))));
     }

@@ -59,7 +59,7 @@ fn breaches(tree: &Tree, lib: &Source) -> Vec<(String, Violation)> {
             found.push((file.path.clone(), violation(0, what)));
             continue;
         };
-        let paths = imports(file, &module_of(inside)).into_iter();
+        let paths = imports(&file.product, &module_of(inside)).into_iter();
         let names: BTreeSet<(usize, String)> = paths
             .filter_map(|(line, path)| Some((line, path.into_iter().next()?)))
             .collect();

@@ -146,6 +146,42 @@ fn product_builds_enable_no_planted_bugs() {
     );
 }
 
+/// Lines of manifests that would bring hooks for tests into a library for use. The command line injects
+/// faults on request.
+fn hooks_enabled(tree: &Tree) -> Vec<(String, Violation)> {
+    let manifests = tree.files.iter().filter(|f| f.path.ends_with("Cargo.toml"));
+    let is_library = |f: &&Source| !f.path.starts_with("tests/") && f.path != "tools/Cargo.toml";
+    let lines = manifests.filter(is_library).flat_map(|file| {
+        let dependencies = section(&file.text, "dependencies").into_iter();
+        let features = section(&file.text, "features").into_iter();
+        let default = features.filter(|(_, text)| text.starts_with("default"));
+        let all = dependencies.chain(default);
+        let hooks = all.filter(|(_, text)| text.contains("testing\""));
+        hooks.map(|(line, _)| (file.path.clone(), line))
+    });
+    let what = "only tests may enable the feature `testing`";
+    let found = lines.map(|(path, line)| (path, violation(line, what)));
+    found.collect()
+}
+
+#[test]
+fn libraries_enable_no_hooks_for_tests() {
+    holds_for_all(hooks_enabled);
+    let text =
+        "[features]\ntesting = [\"b/testing\"]\n[dependencies]\nb = { features = [\"testing\"] }\n";
+    let dev = "[features]\ndefault = [\"testing\"]\n[dev-dependencies]\nb = { features = [\"testing\"] }\n";
+    let files = [
+        ("a/Cargo.toml", text),
+        ("b/Cargo.toml", dev),
+        ("tests/a/Cargo.toml", text),
+    ];
+    let found = places_found(hooks_enabled, &files);
+    assert_eq!(
+        found,
+        [("a/Cargo.toml".into(), 4), ("b/Cargo.toml".into(), 2)]
+    );
+}
+
 /// The crates that each crate may import; `tools` and `tests` may import everything.
 const IMPORTS: [(&str, &[&str]); 11] = [
     ("reliability", &[]),

@@ -4,10 +4,10 @@
 //! that cannot fail proves nothing. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
 //! [`siblings`] the one on the modules of a folder, both by the paths of [`imports`],
-//! [`names`] the one on names of types, [`words`] those on wording and bytes, [`prose`] those on
-//! sentences, [`docs`] those on the documents, [`threats`] the one on SECURITY.md, [`metrics`] the one
-//! that generates docs/METRICS.md, [`examples`] those on the libraries' examples, [`packages`] those
-//! on the service's unit.
+//! [`names`] the one on names of types, [`owners`] the one on the fields of structs, [`words`] those on
+//! wording and bytes, [`prose`] those on sentences, [`docs`] those on the documents, [`threats`] the one
+//! on SECURITY.md, [`metrics`] the one that generates docs/METRICS.md, [`examples`] those on the
+//! libraries' examples, [`packages`] those on the service's unit.
 
 mod alerts;
 mod code;
@@ -18,6 +18,7 @@ mod layers;
 mod layout;
 mod metrics;
 mod names;
+mod owners;
 mod packages;
 mod prose;
 mod siblings;

@@ -6,40 +6,41 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::imports::{Path, absolute, expanded, imports, module_of};
-use crate::source::{Source, Tree, pattern};
+use crate::source::{Source, Tree, is_test_path, pattern, without_tests};
 use crate::{Violation, holds_for_all, places_found, violation};
 
 /// The imports between the modules of a folder: from and to, with the file and line of one import.
 type Imports = BTreeMap<(String, String), (String, usize)>;
 
-/// The modules of one crate, each with its file.
+/// The modules of one crate, each with its file and its code without unit tests.
 struct Modules<'a> {
-    files: BTreeMap<Path, &'a Source>,
+    files: BTreeMap<Path, (&'a Source, String)>,
     /// Every module, and the names of other modules that it re-exports.
     reexports: BTreeMap<Path, BTreeMap<String, Path>>,
 }
 
 impl<'a> Modules<'a> {
-    /// Finds the modules of the product below `src`, which ends with a slash.
+    /// Finds the modules below `src`, which ends with a slash. In a folder of the product, files of tests do
+    /// not count.
     fn of(tree: &'a Tree, src: &str) -> Self {
         let mut files = BTreeMap::new();
         for file in tree.files.iter().filter(|it| it.is_rust()) {
             let Some(inside) = file.path.strip_prefix(src) else {
                 continue;
             };
-            if inside.starts_with("bin/") || file.product.trim().is_empty() {
+            if inside.starts_with("bin/") || is_test_path(&file.path) && !is_test_path(src) {
                 continue;
             }
-            files.insert(module_of(inside), file);
+            files.insert(module_of(inside), (file, without_tests(&file.code)));
         }
         let mut modules = Self {
             files,
             reexports: BTreeMap::new(),
         };
         let reexport = pattern(r"(?m)^pub(?:\([a-z ]+\))? use ([^;]+);");
-        for (path, file) in &modules.files {
+        for (path, (_, code)) in &modules.files {
             let mut names = BTreeMap::new();
-            for found in reexport.captures_iter(&file.product) {
+            for found in reexport.captures_iter(code) {
                 for whole in expanded(&found[1]) {
                     let whole = absolute(path, &whole);
                     let (name, module) = whole.split_last().expect("a path has a part");
@@ -71,8 +72,8 @@ impl<'a> Modules<'a> {
     /// Returns the imports between the modules of each folder.
     fn imports(&self) -> BTreeMap<Path, Imports> {
         let mut found: BTreeMap<Path, Imports> = BTreeMap::new();
-        for (own, file) in &self.files {
-            for (line, item) in imports(file, own) {
+        for (own, (file, code)) in &self.files {
+            for (line, item) in imports(code, own) {
                 let other = self.holder(&item);
                 let common = own.iter().zip(&other).take_while(|(a, b)| a == b).count();
                 if let (Some(from), Some(to)) = (own.get(common), other.get(common)) {
@@ -101,12 +102,10 @@ fn leads(pairs: &Imports, from: &str, to: &str) -> bool {
 }
 
 fn circle(tree: &Tree) -> Vec<(String, Violation)> {
-    let is_root =
-        |it: &&Source| it.path.ends_with("src/lib.rs") || it.path.ends_with("src/main.rs");
+    let is_root = |it: &&Source| it.path.ends_with("/lib.rs") || it.path.ends_with("/main.rs");
     let roots = tree.files.iter().filter(is_root);
-    let is_product = |src: &&str| !src.starts_with("tests/");
     let sources = roots.map(|it| it.path.rsplit_once('/').map_or("", |(folder, _)| folder));
-    let sources: BTreeSet<&str> = sources.filter(is_product).collect();
+    let sources: BTreeSet<&str> = sources.collect();
     let mut found = Vec::new();
     for src in sources {
         for pairs in Modules::of(tree, &format!("{src}/")).imports().values() {
@@ -157,6 +156,14 @@ fn circle_is_detected_in_all_forms() {
     ];
     let mut found = places_found(circle, &files);
     found.sort();
+    let in_tests = files.map(|(path, text)| (path.replacen("/src/", "/tests/all/", 1), text));
+    let in_tests = in_tests.each_ref().map(|(path, text)| (&path[..], *text));
+    let mut found_in_tests = places_found(circle, &in_tests);
+    found_in_tests
+        .iter_mut()
+        .for_each(|(path, _)| *path = path.replacen("/tests/all/", "/src/", 1));
+    found_in_tests.sort();
+    assert_eq!(found, found_in_tests);
     let expected = [
         ("a/src/x.rs", 1),
         ("a/src/y/deep.rs", 1),

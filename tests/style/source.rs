@@ -104,7 +104,7 @@ impl Source {
 }
 
 /// Whether a file holds only tests. The simulation and the lab are ordinary programs.
-fn is_test_path(path: &str) -> bool {
+pub(crate) fn is_test_path(path: &str) -> bool {
     const PROGRAMS: [&str; 2] = ["tests/lab/src/", "tests/sim/src/"];
     let inner = PROGRAMS.iter().find_map(|root| path.strip_prefix(root));
     inner
@@ -311,7 +311,7 @@ fn char_len(chars: &[char]) -> Option<usize> {
 }
 
 /// Blanks every item under a `cfg` of test or loom.
-fn without_tests(code: &str) -> String {
+pub(crate) fn without_tests(code: &str) -> String {
     static GATE: LazyLock<Regex> =
         LazyLock::new(|| pattern(r"#\[cfg\((?:(?:all|any)\()?(?:test|loom)\b[^\]]*\]"));
     let mut out = code.to_owned();
@@ -337,7 +337,7 @@ fn pad(blanked: &str, len: usize) -> String {
 }
 
 /// Where the item that starts at `from` ends: with its block, or with its semicolon.
-fn item_end(code: &str, from: usize) -> usize {
+pub(crate) fn item_end(code: &str, from: usize) -> usize {
     let mut depth = 0usize;
     // Signatures hold `;` in array types and blocks in none; brackets count too.
     for (i, c) in code[from..].char_indices() {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use socket2::{Domain, Protocol, Socket, Type};
 use tickcast_reliability::control::{
     ChannelName, Join, JoinChannel, Message, Purpose, RejectCode, Start,
@@ -24,22 +24,12 @@ use tickcast_test_support::{
 
 use crate::hostile::{Peer, send_from};
 use crate::impostor::forge;
-use crate::restart::kept::Kept;
+use crate::restart::kept::{Kept, PER_KEY, authenticated};
 use crate::shared_memory::Place;
 
 /// Datagrams of each kind in one attack. A receive buffer holds an attack.
 const RUN: u64 = 16;
 const ATTACKS: u64 = 20;
-/// A key serves this many datagrams, so that several are used in a test.
-const PER_KEY: u64 = 2_048;
-
-/// Returns the config with its channel authenticated.
-pub(crate) fn authenticated(mut config: Value) -> Value {
-    config["channels"][0]["authentication"] = true.into();
-    config["channels"][0]["datagrams_per_key"] = json!(PER_KEY);
-    config
-}
-
 /// Returns the forged datagram with the tag of a key that the impostor made up.
 fn tagged(bytes: &[u8]) -> Vec<u8> {
     let datagram = Datagram::parse(bytes).expect("a datagram");

@@ -44,11 +44,11 @@ impl RepairCore {
         };
         peer.end_wait(lane);
         let (origin, output) = (peer.origin(), &mut peer.output);
-        if output.has_answers() {
+        if !output.answers.is_empty() {
             let before = output.unread();
             output.take(ANSWERS_MAX, out);
             (self.origins).set_unread(origin, before, output.unread());
-            if !output.has_answers()
+            if output.answers.is_empty()
                 && let Role::Closing(reason) = peer.role()
             {
                 let reason = reason.clone();
@@ -185,7 +185,9 @@ impl RepairCore {
         } else {
             Message::Datagram(bytes).write(channel.id, out);
             channel.log.sent_unicast(sequence);
-            output.give(out.len() - start, Some((at, sequence)));
+            output
+                .in_flight
+                .give(out.len() - start, Some((at, sequence)));
             start + FRAME_HEAD_LEN
         };
         out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -234,7 +236,7 @@ impl RepairCore {
             of.end_confirmed |= status.ended;
             let start = out.len();
             Message::Status(status).write(channel.id, out);
-            peer.output.give(out.len() - start, None);
+            peer.output.in_flight.give(out.len() - start, None);
             self.note_end(id, at);
             return Served::Sent(Destination::Peer(id));
         }
@@ -254,6 +256,6 @@ fn refuse_pending(
     let refusal = channel.refusal(gone, RefusalReason::Window, 0);
     let start = out.len();
     Message::Refused(refusal).write(channel.id, out);
-    output.give(out.len() - start, None);
+    output.in_flight.give(out.len() - start, None);
     Served::Sent(Destination::Peer(peer))
 }

@@ -276,7 +276,9 @@ impl RepairCore {
         }
         let (origin, output) = (state.origin(), &mut state.output);
         let before = output.unread();
-        output.push(ChannelId(0), &Message::Rejected(reason.clone()));
+        output
+            .answers
+            .push(ChannelId(0), &Message::Rejected(reason.clone()));
         (self.origins).set_unread(origin, before, output.unread());
         self.resign(peer, false);
         if let Some(state) = self.peers.get_mut(&peer) {

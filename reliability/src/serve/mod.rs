@@ -236,7 +236,7 @@ impl RepairCore {
             RepairInput::Backlog(peer, bytes) => self.handle_backlog(peer, bytes),
             RepairInput::InFlight(peer, bytes) => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.output.has_left(bytes);
+                    peer.output.in_flight.has_left(bytes);
                 }
             }
             RepairInput::Written(peer, count) => {

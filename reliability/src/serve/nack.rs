@@ -177,7 +177,7 @@ impl RepairCore {
             let Some(state) = self.peers.get(&peer) else {
                 return;
             };
-            let rest = state.output.rest_of(at, held);
+            let rest = state.output.in_flight.rest_of(at, held);
             let in_flight = held.len() - rest.map_or(0, |rest| rest.len());
             (self.channels[index].counters.nacks_duplicate).add(in_flight);
             if let Some(rest) = rest {
@@ -343,7 +343,7 @@ impl RepairCore {
         }
         let (origin, output) = (state.origin(), &mut state.output);
         let before = output.unread();
-        let len = output.push(channel, message);
+        let len = output.answers.push(channel, message);
         self.work += len / ANSWER_BYTES_PER_WORK;
         let unread = output.unread();
         let of_origin = self.origins.unread(origin).saturating_add(len);
@@ -352,7 +352,7 @@ impl RepairCore {
             self.origins.set_unread(origin, before, unread);
             return self.schedule(peer, Lane::Answers);
         }
-        output.undo(len);
+        output.answers.undo(len);
         self.counters.overflow_disconnects.increment();
         let text = format!(
             "{unread} bytes of answers are unread, and {of_origin} of this host in all; read answers as they \

@@ -1,21 +1,19 @@
 //! The output of a connection that its peer has not read, as far as known.
 
-use crate::control::Message;
 use crate::serve::in_flight::InFlight;
 use crate::serve::outbox::Outbox;
-use crate::types::{ChannelId, Sequence, SequenceRange};
 
 /// The unread output of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// Answers that cost no budget: WELCOME, REFUSED, GRANT, REJECTED.
-    answers: Outbox,
+    pub(super) answers: Outbox,
     /// Bytes that the driver has not sent yet.
     backlog: usize,
     /// Whether the connection gets nothing until it or its origin has read more.
     is_paused: bool,
     /// Repairs that have not arrived yet.
-    in_flight: InFlight,
+    pub(super) in_flight: InFlight,
 }
 
 impl Output {
@@ -24,40 +22,10 @@ impl Output {
         self.answers.len().saturating_add(self.backlog)
     }
 
-    /// Returns whether answers wait.
-    pub(crate) const fn has_answers(&self) -> bool {
-        !self.answers.is_empty()
-    }
-
-    /// Adds an answer, and returns its length in bytes.
-    pub(crate) fn push(&mut self, channel: ChannelId, message: &Message<'_>) -> usize {
-        self.answers.push(channel, message)
-    }
-
-    /// Removes the last answer, which has this length.
-    pub(crate) fn undo(&mut self, len: usize) {
-        self.answers.undo(len);
-    }
-
     /// Moves answers to `out`, as [`Outbox::take`].
     pub(crate) fn take(&mut self, most: usize, out: &mut Vec<u8>) {
         let taken = self.answers.take(most, out);
         self.in_flight.give(taken, None);
-    }
-
-    /// Records bytes that went past the waiting answers, as [`InFlight::give`].
-    pub(crate) fn give(&mut self, bytes: usize, answer: Option<(usize, Sequence)>) {
-        self.in_flight.give(bytes, answer);
-    }
-
-    /// Returns the part of a NACK's range that no answer in flight covers, as [`InFlight::rest_of`].
-    pub(crate) fn rest_of(&self, at: usize, range: SequenceRange) -> Option<SequenceRange> {
-        self.in_flight.rest_of(at, range)
-    }
-
-    /// Records how many of the bytes have not arrived yet.
-    pub(crate) fn has_left(&mut self, bytes: usize) {
-        self.in_flight.has_left(bytes);
     }
 
     /// Returns the bytes that the driver has not sent yet.
@@ -84,18 +52,23 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Message;
+    use crate::types::ChannelId;
 
     #[test]
     fn unread_output_is_in_the_core_and_in_the_driver() {
         let mut output = Output::default();
-        assert_eq!((output.unread(), output.has_answers()), (0, false));
-        let len = output.push(ChannelId(1), &Message::Leave);
+        assert_eq!((output.unread(), output.answers.is_empty()), (0, true));
+        let len = output.answers.push(ChannelId(1), &Message::Leave);
         output.set_backlog(100);
-        assert_eq!((output.unread(), output.has_answers()), (100 + len, true));
+        assert_eq!(
+            (output.unread(), output.answers.is_empty()),
+            (100 + len, false)
+        );
         output.take(len, &mut Vec::new());
-        assert_eq!((output.unread(), output.has_answers()), (100, false));
+        assert_eq!((output.unread(), output.answers.is_empty()), (100, true));
         output.set_backlog(usize::MAX);
-        output.push(ChannelId(1), &Message::Leave);
+        output.answers.push(ChannelId(1), &Message::Leave);
         assert_eq!(output.unread(), usize::MAX);
     }
 }

@@ -190,7 +190,7 @@ impl Peer {
     }
 
     fn has_work(&self, lane: Lane) -> bool {
-        lane == Lane::Answers && self.output.has_answers() || self.channels.is_due(lane)
+        lane == Lane::Answers && !self.output.answers.is_empty() || self.channels.is_due(lane)
     }
 
     /// Returns the slot for a subscriber's further connection of this kind.
@@ -335,7 +335,7 @@ mod tests {
         let mut peer = Peer::new(PeerId(1), Nanos::ZERO, Carrier::Tcp, origin);
         let begins = |peer: &mut Peer| Lane::ALL.map(|lane| peer.begins_to_wait(lane));
         assert_eq!(begins(&mut peer), [false; 3]);
-        peer.output.push(ChannelId(9), &Message::Leave);
+        peer.output.answers.push(ChannelId(9), &Message::Leave);
         assert_eq!(begins(&mut peer), [true, false, false]);
         assert_eq!(begins(&mut peer), [false; 3], "it waits already");
         for lane in Lane::ALL {

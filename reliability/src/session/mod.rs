@@ -5,12 +5,15 @@
 //! `poll_action`, `poll_transmit` and `poll_remote` return work for the driver. `poll_timeout` says when
 //! [`SubscriberInput::Timeout`] is due. After any input, poll until nothing comes.
 
+mod entries;
 mod input;
+mod link;
 mod mirror;
 mod nack_link;
 mod rdma_read;
 mod read_link;
 mod repair;
+mod replay_link;
 mod snapshot;
 mod standby;
 mod welcome;
@@ -22,21 +25,23 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{
-    ChannelName, ChannelOffer, Join, JoinChannel, Message, Purpose, Rejected, RepairOffer, Start,
+    ChannelName, ChannelOffer, Join, Message, Purpose, Rejected, RepairOffer, Start,
 };
 use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Via};
 pub use crate::receive::RemoteOp;
 use crate::receive::{
-    ArrivalPath, ChannelHealth, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
+    ArrivalPath, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
 };
 use crate::record::AlignedCopy;
+use crate::session::entries::{Entries, Entry};
 pub use crate::session::input::SubscriberInput;
+use crate::session::link::Link;
+pub use crate::session::link::LinkTimers;
 use crate::session::nack_link::NackLink;
 use crate::session::read_link::ReadLink;
 pub use crate::session::read_link::{ReadLimits, RemoteRequest};
-use crate::timing::Link;
-pub use crate::timing::LinkTimers;
-use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters};
+use crate::session::replay_link::ReplayLink;
+use crate::types::{ChannelId, Nanos, ReceiverCounters};
 use crate::wire::{CrcVerdict, Datagram, WireError, WireVersions};
 
 /// A connection to the publisher.
@@ -102,44 +107,20 @@ pub enum Action {
     Rejected(#[serde(with = "crate::types::as_json")] Rejected),
 }
 
-/// An unused replay connection is closed after this time.
-const REPLAY_IDLE: Nanos = Nanos::from_secs(2);
-/// After this many failed attempts the repair connection requests history.
-const REPLAY_ATTEMPTS_MAX: u32 = 3;
-
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Entry {
-    wanted: ChannelWanted,
-    #[serde(with = "crate::session::snapshot::counters")]
-    pub(crate) counters: Arc<ReceiverCounters>,
-    pub(crate) receiver: Option<Receiver>,
-    /// The health of the previous receiver, while there is none.
-    health: Option<ChannelHealth>,
-    /// The number of lines that the driver listens on, once it has said so.
-    listening: Option<usize>,
-}
-
 /// A subscriber's core: routes inputs to the receivers of its channels.
 #[derive(Serialize, Deserialize)]
 pub struct SubscriberCore {
     name: String,
     seed: u64,
-    pub(crate) entries: Vec<Entry>,
-    /// The entry whose requests come first.
-    turn: usize,
+    entries: Entries,
     repair: Link,
-    replay: Link,
-    replay_failures: u32,
-    replay_used_at: Nanos,
+    replay: ReplayLink,
     nack: NackLink,
     read: ReadLink,
     /// Whether the driver can make inboxes for the publisher to write to.
     inboxes: bool,
     session: u64,
     actions: VecDeque<Action>,
-    /// Frames that wait until the driver takes them.
-    out_repair: Vec<u8>,
-    out_replay: Vec<u8>,
     /// The wire versions that this subscriber speaks.
     #[serde(skip)]
     versions: WireVersions,
@@ -154,19 +135,15 @@ pub struct SubscriberCore {
 impl fmt::Debug for SubscriberCore {
     /// Prints all state that decides what the core does next, without its settings and queued output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let standings = (self.entries.iter()).map(|entry| (&entry.health, entry.listening));
+        let standings = self.entries.iter().map(Entry::standing);
         f.debug_struct("SubscriberCore")
             .field("receivers", &self.entries().collect::<Vec<_>>())
             .field("standings", &standings.collect::<Vec<_>>())
             .field("repair", &self.repair)
             .field("replay", &self.replay)
-            .field("replay_failures", &self.replay_failures)
-            .field("replay_used_at", &self.replay_used_at)
             .field("nack", &self.nack)
             .field("read", &self.read)
             .field("session", &self.session)
-            .field("out_repair", &self.out_repair)
-            .field("out_replay", &self.out_replay)
             .finish_non_exhaustive()
     }
 }
@@ -175,29 +152,17 @@ impl SubscriberCore {
     /// Returns a core that begins to connect at the first `Timeout`.
     #[must_use]
     pub fn new(settings: SubscriberSettings, now: Nanos) -> Self {
-        let entries = settings.channels.into_iter().map(|wanted| Entry {
-            wanted,
-            counters: Arc::default(),
-            receiver: None,
-            health: None,
-            listening: None,
-        });
         let mut core = Self {
             name: settings.name,
             seed: settings.seed,
-            entries: entries.collect(),
-            turn: 0,
+            entries: Entries::new(settings.channels),
             repair: Link::new(settings.link, settings.seed),
-            replay: Link::new(settings.link, settings.seed ^ u64::MAX),
-            replay_failures: 0,
-            replay_used_at: now,
+            replay: ReplayLink::new(settings.link, settings.seed ^ u64::MAX, now),
             nack: NackLink::new(settings.link, settings.seed.rotate_left(32)),
             read: ReadLink::new(settings.link, settings.seed.rotate_left(48)),
             inboxes: false,
             session: 0,
             actions: VecDeque::new(),
-            out_repair: Vec::new(),
-            out_replay: Vec::new(),
             versions: WireVersions::default(),
             is_authenticated: false,
             requests: RepairRequests::default(),
@@ -205,6 +170,11 @@ impl SubscriberCore {
         };
         core.repair.want(now);
         core
+    }
+
+    /// Sets the wire versions that this core speaks, instead of the versions of this code.
+    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
+        self.versions = versions;
     }
 
     /// Handles an input, and delivers to `on`. After any input, poll until nothing comes.
@@ -257,7 +227,9 @@ impl SubscriberCore {
                 }
             }
             SubscriberInput::Listening { channel, lines } => {
-                self.handle_listening(now, channel, lines.into());
+                if let Some(entry) = self.entries.of(channel) {
+                    entry.listens(lines.into(), now);
+                }
             }
             SubscriberInput::Leave(cause) => self.leave(cause, on),
             SubscriberInput::Rejoin { channel, start } => self.rejoin(now, channel, start, on),
@@ -342,9 +314,9 @@ impl SubscriberCore {
 
     /// Counts bytes that are no datagram.
     #[cold]
-    fn handle_malformed(&self, channel: ChannelId) {
-        if let Some(at) = self.index_of(channel) {
-            self.entries[at].counters.count_malformed();
+    fn handle_malformed(&mut self, channel: ChannelId) {
+        if let Some(entry) = self.entries.of(channel) {
+            entry.counters().count_malformed();
         }
     }
 
@@ -355,7 +327,7 @@ impl SubscriberCore {
     }
 
     fn handle_connected(&mut self, now: Nanos, path: Path) {
-        let (link, _) = self.link_mut(path);
+        let link = self.link_mut(path);
         if !link.connected(now) {
             if !link.is_connected() {
                 // The core gave this attempt up meanwhile.
@@ -387,11 +359,7 @@ impl SubscriberCore {
             channels,
             authentication: true,
         });
-        // JOIN goes before all frames that wait already.
-        let (_, out) = self.link_mut(path);
-        let waiting = std::mem::take(out);
-        join.write(ChannelId(0), out);
-        out.extend(waiting);
+        self.link_mut(path).join(&join);
     }
 
     fn handle_disconnected(
@@ -401,22 +369,19 @@ impl SubscriberCore {
         reason: LinkDownReason,
         on: &mut dyn Deliver,
     ) {
-        let (link, out) = self.link_mut(path);
+        let link = self.link_mut(path);
         let was_up = link.is_up();
         link.failed(now);
-        out.clear();
         match path {
             Path::Repair => {
-                for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+                for receiver in self.entries.receivers_mut() {
                     receiver.handle_link_down(reason);
                     receiver.drain_events(on);
                 }
                 // The session ends with its connection, and so do the other connections of that session.
                 self.stop_nack(now);
                 self.stop_read(now);
-                if self.replay.is_wanted() {
-                    self.replay.stop();
-                    self.out_replay.clear();
+                if self.replay.link_mut().stop() {
                     self.actions.push_back(Action::Disconnect(Path::Replay));
                 }
             }
@@ -424,8 +389,8 @@ impl SubscriberCore {
             Path::Nack => {}
             Path::Read => self.read_down(now),
             Path::Replay => {
-                self.replay_failures += 1;
-                for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+                self.replay.failed();
+                for receiver in self.entries.receivers_mut() {
                     receiver.handle_replay_down(now);
                 }
             }
@@ -440,8 +405,7 @@ impl SubscriberCore {
         message: &Message<'_>,
         on: &mut dyn Deliver,
     ) {
-        let (link, _) = self.link_mut(path);
-        if !link.is_connected() {
+        if !self.link_mut(path).is_connected() {
             // The core gave this connection up meanwhile.
             return;
         }
@@ -452,8 +416,8 @@ impl SubscriberCore {
             Message::Welcome(welcome) if path == Path::Repair => self.welcomed(now, welcome, on),
             Message::Welcome(_) if path == Path::Nack => {
                 self.nack.up();
-                for entry in &self.entries {
-                    entry.counters.nack_links_up.increment();
+                for counters in self.counters() {
+                    counters.nack_links_up.increment();
                 }
             }
             // GRANT says which memory may be READ.
@@ -461,16 +425,10 @@ impl SubscriberCore {
                 self.read.link.up();
                 self.want_inboxes();
             }
-            Message::Welcome(_) => {
-                self.replay.up();
-                self.replay.settled();
-                self.replay_used_at = now;
-                self.replay_failures = 0;
-            }
+            Message::Welcome(_) => self.replay.up(now),
             Message::Rejected(rejected) => {
                 let wait = Nanos::from_ms(rejected.retry_after_ms);
-                let (link, _) = self.link_mut(path);
-                link.rejected(now, wait);
+                self.link_mut(path).rejected(now, wait);
                 self.actions.push_back(Action::Disconnect(path));
                 if path == Path::Repair {
                     self.actions.push_back(Action::Rejected(rejected.clone()));
@@ -490,7 +448,7 @@ impl SubscriberCore {
                 }
                 self.aligned = aligned;
                 if path == Path::Replay {
-                    self.replay_used_at = now;
+                    self.replay.use_link(now);
                 }
             }
             Message::Key(announced) if path == Path::Repair => {
@@ -543,28 +501,21 @@ impl SubscriberCore {
 
     fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
         for path in PATHS {
-            let (link, _) = self.link_mut(path);
-            if link.is_late(now) {
+            if self.link_mut(path).is_late(now) {
                 self.break_off(now, path, LinkDownReason::Unreachable, on);
             }
-            let (link, _) = self.link_mut(path);
-            if link.start_if_due(now) {
+            if self.link_mut(path).start_if_due(now) {
                 self.actions.push_back(Action::Connect(path));
             }
         }
-        if self.replay.is_up() && now.since(self.replay_used_at) > REPLAY_IDLE {
-            self.replay.stop();
+        if self.replay.stop_if_idle(now) {
             self.actions.push_back(Action::Disconnect(Path::Replay));
         }
         if self.read.is_stuck(now) {
             self.break_off(now, Path::Read, LinkDownReason::Unanswered, on);
         }
         let mut silent = false;
-        for receiver in self
-            .entries
-            .iter_mut()
-            .filter_map(|entry| entry.receiver.as_mut())
-        {
+        for receiver in self.entries.receivers_mut() {
             receiver.handle_timeout(now, on);
             if receiver.take_rejoin() {
                 self.actions.push_back(Action::Rejoin(receiver.channel()));
@@ -579,26 +530,16 @@ impl SubscriberCore {
     /// Returns the time at which [`SubscriberInput::Timeout`] is due if no other input comes.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
-        let rc = self.nack.next_due().min(self.read.next_due());
-        let further = self.replay.next_due().min(rc);
-        let links = self.repair.next_due().min(further);
-        let idle = if self.replay.is_up() {
-            self.replay_used_at.after(REPLAY_IDLE).after(Nanos(1))
-        } else {
-            Nanos::MAX
-        };
-        let receivers = self
-            .entries
-            .iter()
-            .filter_map(|entry| entry.receiver.as_ref());
+        let links = (self.repair.next_due()).min(self.replay.next_due());
+        let rdma = (self.nack.link.next_due()).min(self.read.next_due());
         // A cursor report that waits for room waits for an answer, not for a time.
         let has_cursor_room = self.read.has_cursor_room();
-        receivers
+        self.receivers()
             .map(|receiver| match has_cursor_room {
                 true => receiver.poll_timeout().min(receiver.cursor_due()),
                 false => receiver.poll_timeout(),
             })
-            .fold(links.min(idle), Nanos::min)
+            .fold(links.min(rdma), Nanos::min)
     }
 
     /// Returns the next action for the driver.
@@ -609,39 +550,22 @@ impl SubscriberCore {
     /// Appends queued frames to `out` and returns the connection to send them on, or `None` when nothing
     /// waits. [`SubscriberInput::Poll`] queues the requests that are due; give it before each call.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Path> {
-        for path in PATHS {
-            let (link, waiting) = self.link_mut(path);
-            if link.is_connected() && !waiting.is_empty() {
-                out.append(waiting);
-                return Some(path);
-            }
-        }
-        None
+        let mut paths = PATHS.into_iter();
+        paths.find(|path| self.link_mut(*path).take_frames(out))
     }
 
     fn leave(&mut self, cause: LossCause, on: &mut dyn Deliver) {
-        for receiver in self
-            .entries
-            .iter_mut()
-            .filter_map(|entry| entry.receiver.as_mut())
-        {
+        for receiver in self.entries.receivers_mut() {
             receiver.close(cause, on);
         }
-        Message::Leave.write(ChannelId(0), &mut self.out_repair);
+        Message::Leave.write(ChannelId(0), self.repair.frames());
     }
 
     fn rejoin(&mut self, now: Nanos, channel: ChannelId, start: Start, on: &mut dyn Deliver) {
-        let Some(at) = self.index_of(channel) else {
+        let Some(entry) = self.entries.of(channel) else {
             return;
         };
-        let entry = &mut self.entries[at];
-        entry.wanted.start = start;
-        if let Some(mut receiver) = entry.receiver.take() {
-            // Emit the loss of the link now: the next WELCOME may never come.
-            receiver.handle_link_down(LinkDownReason::Rejoining);
-            receiver.close(LossCause::Left, on);
-            entry.health = Some(receiver.health());
-        }
+        entry.rejoin(start, on);
         if self.repair.is_connected() {
             self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
         }
@@ -649,14 +573,12 @@ impl SubscriberCore {
 
     /// Returns the receivers of all channels that have been welcomed.
     pub fn receivers(&self) -> impl Iterator<Item = &Receiver> {
-        self.entries
-            .iter()
-            .filter_map(|entry| entry.receiver.as_ref())
+        self.entries.receivers()
     }
 
     /// Returns all channels in the order of the settings; `None` before a channel's WELCOME.
     pub fn entries(&self) -> impl Iterator<Item = Option<&Receiver>> {
-        self.entries.iter().map(|entry| entry.receiver.as_ref())
+        self.entries.iter().map(Entry::receiver)
     }
 
     /// Returns the receiver of a channel that has been welcomed.
@@ -664,17 +586,6 @@ impl SubscriberCore {
     pub fn receiver(&self, channel: ChannelId) -> Option<&Receiver> {
         self.receivers()
             .find(|receiver| receiver.channel() == channel)
-    }
-
-    fn handle_listening(&mut self, now: Nanos, channel: ChannelId, lines: usize) {
-        let Some(at) = self.index_of(channel) else {
-            return;
-        };
-        let entry = &mut self.entries[at];
-        entry.listening = Some(lines);
-        if let Some(receiver) = &mut entry.receiver {
-            receiver.handle_lines(lines, now);
-        }
     }
 
     /// Returns the index of this channel in the settings; `None` before its WELCOME.
@@ -686,15 +597,13 @@ impl SubscriberCore {
 
     /// Returns the counters of all channels in the order of the settings.
     pub fn counters(&self) -> impl Iterator<Item = &Arc<ReceiverCounters>> {
-        self.entries.iter().map(|entry| &entry.counters)
+        self.entries.iter().map(Entry::counters)
     }
 
     /// Returns whether every channel has delivered END.
     #[must_use]
     pub fn ended(&self) -> bool {
-        self.entries
-            .iter()
-            .all(|entry| entry.receiver.as_ref().is_some_and(Receiver::ended))
+        self.entries().all(|it| it.is_some_and(Receiver::ended))
     }
 
     /// Returns whether the repair connection is up.
@@ -719,7 +628,7 @@ impl SubscriberCore {
     /// Ends the NACK connection until the publisher offers one again.
     fn stop_nack(&mut self, now: Nanos) {
         let was_up = self.nack.link.is_up();
-        if self.nack.stop() {
+        if self.nack.link.stop() {
             self.actions.push_back(Action::Disconnect(Path::Nack));
         }
         if was_up {
@@ -729,9 +638,9 @@ impl SubscriberCore {
 
     /// Moves the requests of a NACK connection that was up to the next rung at once.
     fn nack_down(&mut self, now: Nanos) {
-        for entry in &mut self.entries {
-            entry.counters.nack_links_down.increment();
-            if let Some(receiver) = &mut entry.receiver {
+        for entry in self.entries.iter_mut() {
+            entry.counters().nack_links_down.increment();
+            if let Some(receiver) = entry.receiver_mut() {
                 receiver.handle_nack_down(now);
             }
         }
@@ -739,7 +648,7 @@ impl SubscriberCore {
 
     /// Returns whether any channel has this rung in its repair order.
     fn wants(&self, rung: impl Fn(RepairOrder) -> bool) -> bool {
-        let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
+        let mut ladders = self.entries.iter().map(|entry| entry.config().ladder);
         ladders.any(rung)
     }
 
@@ -751,38 +660,15 @@ impl SubscriberCore {
 
     #[inline]
     pub(crate) fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
-        let mut receivers = self
-            .entries
-            .iter_mut()
-            .filter_map(|entry| entry.receiver.as_mut());
-        receivers.find(|receiver| receiver.channel() == channel)
+        self.entries.receiver_mut(channel)
     }
 
-    const fn link_mut(&mut self, path: Path) -> (&mut Link, &mut Vec<u8>) {
+    const fn link_mut(&mut self, path: Path) -> &mut Link {
         match path {
-            Path::Repair => (&mut self.repair, &mut self.out_repair),
-            Path::Replay => (&mut self.replay, &mut self.out_replay),
-            Path::Nack => (&mut self.nack.link, &mut self.nack.out),
-            Path::Read => (&mut self.read.link.link, &mut self.read.link.out),
-        }
-    }
-}
-
-impl Entry {
-    /// Returns the channel's part of JOIN: the current position, or the start position before the first.
-    fn join(&self) -> JoinChannel {
-        let channel = self.wanted.channel.clone();
-        match &self.receiver {
-            Some(receiver) => JoinChannel {
-                channel,
-                start: Start::At(receiver.epoch(), receiver.progress().0.next()),
-                confirmed_epoch: receiver.epoch(),
-            },
-            None => JoinChannel {
-                channel,
-                start: self.wanted.start,
-                confirmed_epoch: Epoch::NONE,
-            },
+            Path::Repair => &mut self.repair,
+            Path::Replay => self.replay.link_mut(),
+            Path::Nack => &mut self.nack.link,
+            Path::Read => &mut self.read.link.link,
         }
     }
 }

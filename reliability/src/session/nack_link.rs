@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::RepairOffer;
-use crate::timing::{Link, LinkTimers};
+use crate::session::link::{Link, LinkTimers};
 use crate::types::Nanos;
 
 /// The longest time between attempts, as a multiple of the time over TCP. An attempt costs both sides a
@@ -26,8 +26,6 @@ pub(crate) struct NackLink {
     #[serde(with = "crate::types::as_json")]
     offer: Option<RepairOffer>,
     pub(crate) link: Link,
-    /// Frames that wait for the driver.
-    pub(crate) out: Vec<u8>,
     /// Requests in a row that were not answered in time, each sent after the one before was known to be
     /// late.
     unanswered: u32,
@@ -48,7 +46,6 @@ impl NackLink {
                 },
                 seed,
             ),
-            out: Vec::new(),
             unanswered: 0,
             late_at: Nanos::ZERO,
         }
@@ -97,18 +94,5 @@ impl NackLink {
             self.late_at = now;
         }
         self.unanswered >= attempts_max
-    }
-
-    /// Stops the connection. Returns whether it was wanted.
-    pub(crate) fn stop(&mut self) -> bool {
-        let wanted = self.link.is_wanted();
-        self.link.stop();
-        self.out.clear();
-        wanted
-    }
-
-    /// Returns the next time at which something is due.
-    pub(crate) const fn next_due(&self) -> Nanos {
-        self.link.next_due()
     }
 }

@@ -49,14 +49,14 @@ impl SubscriberCore {
 
     /// Lets receivers that waited for room plan their READs again at once.
     pub(super) fn check_room(&mut self) {
-        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+        for receiver in self.entries.receivers_mut() {
             receiver.plan_reads_again();
         }
     }
 
     /// Ends the READ connection until the publisher offers one again.
     pub(super) fn stop_read(&mut self, now: Nanos) {
-        if self.read.link.stop() {
+        if self.read.link.link.stop() {
             self.actions.push_back(Action::Disconnect(Path::Read));
         }
         self.read_down(now);
@@ -65,7 +65,7 @@ impl SubscriberCore {
     /// Moves the READs in flight to the next rung at once.
     pub(super) fn read_down(&mut self, now: Nanos) {
         self.read.forget();
-        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+        for receiver in self.entries.receivers_mut() {
             receiver.handle_read_down(now);
         }
     }

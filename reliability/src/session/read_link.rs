@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::control::CursorStep;
 use crate::receive::RemoteOp;
 use crate::receive::{ReadRoom, Readable, Receiver};
+use crate::session::link::LinkTimers;
 use crate::session::nack_link::NackLink;
-use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos};
 
 /// The limits of a READ connection, all 0 by default. The driver knows them once it is connected.
@@ -213,6 +213,6 @@ impl ReadLink {
 
     /// Returns the next time at which something is due.
     pub(crate) fn next_due(&self) -> Nanos {
-        self.link.next_due().min(self.stuck_at())
+        self.link.link.next_due().min(self.stuck_at())
     }
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
+use crate::receive::Receiver;
 use crate::session::SubscriberCore;
+use crate::session::entries::Entry;
 use crate::types::{ReceiverCounters, State};
 
 impl State for SubscriberCore {
@@ -17,11 +19,8 @@ impl State for SubscriberCore {
 
     /// Returns `None` also when the core keeps a mirror or an inbox.
     fn take_down(&self, into: &mut [u8]) -> Option<usize> {
-        let is_standby = |entry: &crate::session::Entry| {
-            let receiver = entry.receiver.as_ref();
-            receiver.is_some_and(|it| it.mirror().is_some() || it.inbox().is_some())
-        };
-        if self.entries.iter().any(is_standby) {
+        let is_standby = |it: &Receiver| it.mirror().is_some() || it.inbox().is_some();
+        if self.receivers().any(is_standby) {
             return None;
         }
         Some(postcard::to_slice(self, into).ok()?.len())
@@ -29,12 +28,7 @@ impl State for SubscriberCore {
 
     fn take_up(bytes: &[u8]) -> Option<Self> {
         let mut core: Self = postcard::from_bytes(bytes).ok()?;
-        for entry in &mut core.entries {
-            let counters = Arc::clone(&entry.counters);
-            if let Some(receiver) = &mut entry.receiver {
-                receiver.set_counters(counters);
-            }
-        }
+        core.entries.iter_mut().for_each(Entry::restored);
         Some(core)
     }
 }

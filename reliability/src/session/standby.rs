@@ -27,7 +27,7 @@ impl SubscriberCore {
                 attempt: wanted.attempt,
                 inbox: access,
             });
-            wish.write(channel, &mut self.out_repair);
+            wish.write(channel, self.repair.frames());
         }
     }
 
@@ -35,9 +35,8 @@ impl SubscriberCore {
     /// [`SubscriberInput::Written`](super::SubscriberInput::Written) for that channel.
     #[inline]
     pub fn poll_written(&mut self) -> Option<ChannelId> {
-        let receivers = self.entries.iter_mut().filter_map(|e| e.receiver.as_mut());
-        let mut written = receivers.filter_map(|it| it.poll_written().then(|| it.channel()));
-        written.next()
+        let mut receivers = self.entries.receivers_mut();
+        receivers.find_map(|it| it.poll_written().then(|| it.channel()))
     }
 
     /// Returns the datagram that [`poll_written`](Self::poll_written) found.
@@ -57,8 +56,7 @@ impl SubscriberCore {
             return;
         }
         let attempt = self.read.attempt();
-        let receivers = (self.entries.iter()).filter_map(|entry| entry.receiver.as_ref());
-        for receiver in receivers {
+        for receiver in self.entries.receivers() {
             let ring = receiver.geometry();
             if let Some(wanted) = ring.and_then(|ring| InboxWanted::of(attempt, ring)) {
                 let action = Action::Inbox(receiver.channel(), wanted);

@@ -1,16 +1,11 @@
 //! A WELCOME: the core compares the offers with the wanted channels, and each channel follows its offer
 //! (docs/PROTOCOL.md §5.2).
 
-use std::sync::Arc;
-
 use super::{Action, Path, SubscriberCore};
-use crate::control::{
-    ChannelOffer, FanOutOffer, RejectCode, Rejected, RepairOffer, Start, Welcome,
-};
-use crate::delivery::{Deliver, LinkDownReason, LossCause};
+use crate::control::{ChannelOffer, FanOutOffer, RejectCode, Rejected, RepairOffer, Welcome};
+use crate::delivery::{Deliver, LinkDownReason};
 use crate::receive::{Receiver, Welcomed};
-use crate::types::{Epoch, Nanos};
-use crate::wire::WireVersions;
+use crate::types::Nanos;
 
 /// Longest slot that a WELCOME may announce, in bytes.
 const SLOT_LEN_MAX: u32 = 65_536;
@@ -18,11 +13,6 @@ const SLOT_LEN_MAX: u32 = 65_536;
 const NO_KEY_RETRY_MS: u64 = 1_000;
 
 impl SubscriberCore {
-    /// Sets the wire versions that this core speaks, instead of the versions of this code.
-    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
-        self.versions = versions;
-    }
-
     /// Handles the offer for each channel, or closes the connection when an offer is impossible.
     pub(super) fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut dyn Deliver) {
         // Epochs only rise along a line, and a continuation starts where the continued epoch ended.
@@ -31,7 +21,7 @@ impl SubscriberCore {
                 && offer.continues.begins().0 <= offer.newest.next()
         };
         let fits = self.versions.has(welcome.wire_version)
-            && welcome.channels.len() == self.entries.len()
+            && welcome.channels.len() == self.entries.iter().len()
             && welcome
                 .channels
                 .iter()
@@ -56,54 +46,17 @@ impl SubscriberCore {
         self.session = welcome.session;
         let mut zombie = false;
         for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
-            let mut start = entry.wanted.start;
-            let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
-            if let Some(mut receiver) = entry.receiver.take_if(moved) {
-                // The name has another number, so the sequence space differs. To the application the
-                // epoch is another one, because its places and ids have another meaning from here on.
-                if receiver.epoch() != Epoch::NONE {
-                    receiver.end_epoch(now, offer.epoch, on);
-                    start = Start::Oldest;
-                }
-                receiver.close(LossCause::Epoch, on);
-                entry.health = Some(receiver.health());
-            }
-            let lines =
-                (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
             let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
-            let receiver = entry.receiver.get_or_insert_with(|| {
-                let ring = (offer.slots, offer.slot_len as usize);
-                let counters = Arc::clone(&entry.counters);
-                let mut receiver = Receiver::new(
-                    entry.wanted.config,
-                    offer.channel,
-                    ring,
-                    lines,
-                    seed,
-                    now,
-                    counters,
-                );
-                if let Some(health) = entry.health.take() {
-                    receiver.restore_health(health, now);
-                }
-                receiver
-            });
-            receiver.handle_lines(lines, now);
-            if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
+            let welcomed = entry.welcome(now, offer, offered_lines(offer), seed, on);
+            if welcomed == Welcomed::Zombie {
                 zombie = true;
-                // A receiver that has not begun must not wait for this publisher either.
-                let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
-                if let Some(receiver) = entry.receiver.take_if(unbegun) {
-                    entry.health = Some(receiver.health());
-                }
             } else {
                 let mut offer = offer.clone();
                 offer.redact();
                 self.actions.push_back(Action::Listen(offer));
             }
         }
-        let is_authenticated = self.receivers().any(Receiver::is_authenticated);
-        self.is_authenticated = is_authenticated;
+        self.is_authenticated = self.entries.receivers().any(Receiver::is_authenticated);
         let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
         let nack = welcome.repairs.iter().find(known).copied();
         if self.wants(|ladder| ladder.nacks()) {
@@ -120,7 +73,8 @@ impl SubscriberCore {
     }
 
     fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut dyn Deliver) {
-        (self.entries.iter()).for_each(|entry| entry.counters.welcomes_invalid.increment());
+        self.counters()
+            .for_each(|it| it.welcomes_invalid.increment());
         self.break_off(now, Path::Repair, reason, on);
     }
 }

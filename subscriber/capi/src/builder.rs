@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use std::time::Duration;
 
 use tickcast_subscriber as rust;
+#[cfg(feature = "testing")]
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Delivery, Interface, Nanos, Transport};
 
@@ -301,7 +302,9 @@ pub unsafe extern "C" fn tickcast_builder_interval_log(
 }
 
 /// Drops this share (0 to 1) of datagrams at random, to test an application on a bad network. A seed
-/// always gives the same drops.
+/// always gives the same drops. For programs that define TICKCAST_TESTING, with a library of the feature
+/// testing.
+#[cfg(feature = "testing")]
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_inject_loss(
     builder: *mut Builder,

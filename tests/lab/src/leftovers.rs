@@ -5,17 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::network;
+use crate::network::{self, NAMESPACE};
 
-/// Prefix of names of namespaces and file systems. The process id follows.
-const NAMESPACE: &str = "tickcast-";
 /// Prefix of names of folders. The process id follows.
 const FOLDER: &str = "tickcast-bench-";
-
-/// Returns this process's name of a namespace.
-pub(crate) fn namespace(what: &str) -> String {
-    format!("{}{what}", own(NAMESPACE))
-}
 
 /// Returns this process's name of a file system that it mounts.
 pub(crate) fn file_system() -> String {

@@ -1,14 +1,16 @@
 //! Networks of namespaces that a run creates and removes. The host's own network stays untouched.
 //!
-//! The next run removes the namespaces of a killed run ([`leftovers`]).
+//! The next run removes the namespaces of a killed run.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::leftovers;
 use tickcast_tools::exit::ToolError;
+
+/// Prefix of names of namespaces and file systems. The process id follows.
+pub(crate) const NAMESPACE: &str = "tickcast-";
 
 /// One end of a network: the place where a process runs.
 #[derive(Clone, Debug)]
@@ -138,7 +140,7 @@ impl Network {
     }
 
     fn add(&mut self, what: &str) -> Result<String, ToolError> {
-        let name = leftovers::namespace(what);
+        let name = own_name(what);
         ip(&["netns", "add", &name]).map_err(|error| {
             if namespaces().contains(&name) {
                 return refused(format!(
@@ -186,6 +188,11 @@ impl Drop for Network {
             let _ = remove(name);
         }
     }
+}
+
+/// Returns this process's name of a namespace.
+fn own_name(what: &str) -> String {
+    format!("{NAMESPACE}{}-{what}", std::process::id())
 }
 
 /// Returns all named namespaces of this host, or none if the host does not list them.
@@ -255,7 +262,7 @@ mod tests {
             return;
         }
         let error = Network::default().add("twice").unwrap_err();
-        let name = leftovers::namespace("twice");
+        let name = own_name("twice");
         assert_eq!(error.exit(), Exit::Internal);
         assert!(
             error.to_string().contains(&format!("ip netns del {name}")),

@@ -10,6 +10,7 @@ mod datagram;
 mod live;
 mod names;
 mod records;
+mod sealed;
 mod session;
 mod shown;
 mod tshark;

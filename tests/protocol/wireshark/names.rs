@@ -4,7 +4,7 @@ use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ControlError, Me
 use tickcast_reliability::types::{Epoch, Nanos, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Datagram, EpochReason, Heartbeat, SourceLossReason, StreamEvent};
 
-use super::datagram::sealed;
+use super::sealed::sealed;
 use super::shown::{Names, words};
 
 /// Numbers of 16 bits beyond the known ones.

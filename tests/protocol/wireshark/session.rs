@@ -22,7 +22,8 @@ use tickcast_reliability::wire::{
     relay_flags,
 };
 
-use super::datagram::{self, encoded, sealed};
+use super::datagram;
+use super::sealed::{encoded, sealed};
 use super::shown::Expected;
 use super::{names, records};
 

@@ -21,8 +21,8 @@ use tickcast_reliability::session::{
     Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
 use tickcast_reliability::types::{
-    ChannelId, ConfigHash, Epoch, Nanos, Now, PeerOrigin, RecordNumber, Sequence, SourceId,
-    SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, PeerOrigin, RecordNumber, Sequence,
+    SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::authentication::{KEY_LEN, Key};
 use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of, relay_flags};
@@ -33,6 +33,7 @@ pub(crate) const CHANNEL: ChannelId = ChannelId(3);
 pub(crate) const EPOCH: Epoch = Epoch(5);
 pub(crate) const SOURCE: SourceId = SourceId(1);
 pub(crate) const LINE: LineId = LineId(0);
+pub(crate) const FAN_OUT: FanOutId = FanOutId(0);
 pub(crate) const UTC: Nanos = Nanos(1_700_000_000_000_000_000);
 /// Records of a full datagram.
 pub(crate) const RECORDS: u16 = 25;
@@ -358,9 +359,8 @@ impl Pair {
             self.publisher.flush(self.now, false);
         }
         let last = self.publisher.sealed();
-        let fan_out = crate::rings::FAN_OUT;
-        self.publisher.handle_posted(fan_out, last);
-        self.publisher.handle_completed(fan_out, last);
+        self.publisher.handle_posted(FAN_OUT, last);
+        self.publisher.handle_completed(FAN_OUT, last);
         (first, last)
     }
 

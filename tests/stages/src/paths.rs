@@ -14,8 +14,8 @@ use tickcast_transport::udp::{
 };
 use tickcast_transport::{FanOut, Receive};
 
-use crate::pair::{CHANNEL, Pair, RECORDS, geometry};
-use crate::rings::{FAN_OUT, SharedRing};
+use crate::pair::{CHANNEL, FAN_OUT, Pair, RECORDS, geometry};
+use crate::rings::SharedRing;
 use crate::{Opened, steps};
 
 /// Datagrams of a run: a batch of both transports.

@@ -9,8 +9,7 @@ use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 
-use crate::pair::{RECORDS, SOURCE, UTC, records, ring};
-use crate::rings::FAN_OUT;
+use crate::pair::{FAN_OUT, RECORDS, SOURCE, UTC, records, ring};
 use crate::{Opened, steps};
 
 /// Datagrams of a lot, which a driver sends at a time. A run has as many lots as [`LOTS`].

@@ -7,21 +7,20 @@ use std::sync::Arc;
 use tickcast_reliability::publish::Sequencer;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::ring::{RingReader, RingWriter, Seal};
-use tickcast_reliability::types::{FanOutId, Sequence, SourcePosition};
+use tickcast_reliability::types::{Sequence, SourcePosition};
 use tickcast_reliability::wire::Kind;
 use tickcast_transport::Receive;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig, boot_id, tail_len};
 
 use crate::pair::{
-    CHANNEL, EPOCH, LINE, RECORDS, SOURCE, TAGGED_RECORDS, UTC, geometry, records, ring, ring_in,
-    tagged_ring,
+    CHANNEL, EPOCH, FAN_OUT, LINE, RECORDS, SOURCE, TAGGED_RECORDS, UTC, geometry, records, ring,
+    ring_in, tagged_ring,
 };
 use crate::{Opened, steps};
 
 /// Datagrams of a run.
 const DATAGRAMS: u64 = 64;
-pub(crate) const FAN_OUT: FanOutId = FanOutId(0);
 
 struct Packing {
     sequencer: Sequencer,

@@ -18,6 +18,16 @@ use tickcast_test_support::{Publisher, endless, free_address, free_group, one_ch
 /// Number of words that a half-written slot holds behind its header: a part of a record.
 const RECORD_WORDS: usize = 3;
 
+/// A key serves this many datagrams, so that several are used in a test.
+pub(crate) const PER_KEY: u64 = 2_048;
+
+/// Returns the config with its channel authenticated.
+pub(crate) fn authenticated(mut config: Value) -> Value {
+    config["channels"][0]["authentication"] = true.into();
+    config["channels"][0]["datagrams_per_key"] = json!(PER_KEY);
+    config
+}
+
 /// A publisher's config that keeps its rings and its address.
 pub struct Kept {
     pub config: Value,

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::kept::Kept;
+use super::kept::{Kept, authenticated};
 use serde_json::{Value, json};
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::ring::offset;
@@ -99,7 +99,7 @@ fn killed_publisher_continues_without_loss_or_double() {
 #[test]
 fn killed_publisher_continues_with_other_keys() {
     let mut kept = Kept::new(4_000, 2);
-    kept.config = crate::authentication::authenticated(kept.config);
+    kept.config = authenticated(kept.config);
     let mut publisher = kept.start();
     let mut followers = [follower(&publisher, 0.0), follower(&publisher, 0.01)];
     for _ in 0..3 {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::authentication::authenticated;
+use crate::restart::kept::authenticated;
 
 use super::pair::{
     RATE, assert_whole, following, get_on, loses, pair, patient, promote, publisher, refusal,

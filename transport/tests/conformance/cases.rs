@@ -8,9 +8,10 @@ use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::faults::{Burst, FaultConfig, Reorder, Scripted};
 use tickcast_transport::{FanOut, FanOutError, Receive};
 
-use crate::lab::{Bench, Lab, Verdict, check, equal};
+use crate::lab::{Bench, Lab, open};
 use crate::network::{self, Kind, SLOT_LEN};
 use crate::subscriber::{Subscriber, Wanted, ladder};
+use crate::verdict::{Verdict, check, equal};
 
 /// Slots for all datagrams of a case.
 const SLOTS: u64 = 2048;
@@ -519,7 +520,7 @@ pub fn fan_outs_of_different_kinds_do_not_hold_each_other_up(bench: Bench) -> Ve
         Kind::Udp(_) => Kind::Memory,
         _ => Kind::UDP,
     };
-    let networks = [lab.network.clone(), network::open(other, 1)];
+    let networks = [lab.network.clone(), open(other, 1)];
     lab.publish_on(&networks, 256, 1_000);
     for network in &networks {
         lab.subscribe_by(network, Wanted::default());

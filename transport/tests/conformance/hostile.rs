@@ -10,9 +10,10 @@ use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::{FanOut, Receive};
 
-use crate::lab::{Bench, Lab, Verdict, equal};
+use crate::lab::{Bench, Lab};
 use crate::publisher::{self, CHANNEL};
 use crate::subscriber::Wanted;
+use crate::verdict::{Verdict, equal};
 
 /// How often each datagram is sent.
 const TIMES: u64 = 10;

@@ -1,16 +1,17 @@
 //! Publishers and subscribers in one thread, in rounds. Only rounds advance the clock, so no machine is too
 //! slow. All waits are numbers of rounds.
 
-use std::fmt::Debug;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 
 use tickcast_reliability::types::{Nanos, Now};
 
 use crate::broken::Broken;
-use crate::network::{self, Kind, Network};
+use crate::network::{InMemory, Kind, Network, Udp};
+use crate::over_shm::OverShm;
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, Wanted};
+use crate::verdict::Verdict;
 
 /// Time from one round to the next.
 const STEP: Nanos = Nanos::from_us(50);
@@ -19,19 +20,15 @@ const ROUNDS_MAX: u32 = 200_000;
 /// Datagrams between two rounds, if no reader is to be overrun.
 const PER_ROUND: u64 = 8;
 
-/// Result of a case: `Err` describes the fault.
-pub type Verdict = Result<(), String>;
-
-/// Checks for equality. The error shows both values.
-pub fn equal<T: PartialEq + Debug>(what: &str, left: T, right: T) -> Verdict {
-    if left == right {
-        return Ok(());
+/// Opens a network with this number of lines.
+pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
+    match kind {
+        Kind::Memory => Rc::new(InMemory::new(lines)),
+        Kind::Udp(offload) => Rc::new(Udp::new(lines, offload)),
+        Kind::Shm => Rc::new(OverShm::new()),
+        #[cfg(feature = "rdma")]
+        Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
     }
-    Err(format!("{what}: {left:?} is not {right:?}"))
-}
-
-pub fn check(holds: bool, what: impl FnOnce() -> String) -> Verdict {
-    if holds { Ok(()) } else { Err(what()) }
 }
 
 /// Environment of a case: a transport, and its deliberate fault.
@@ -61,7 +58,7 @@ impl Lab {
             bench,
             now: Nanos::from_secs(1),
             control: reserved.local_addr().unwrap(),
-            network: network::open(bench.kind, lines),
+            network: open(bench.kind, lines),
             publisher: None,
             subscribers: Vec::new(),
             starts: 0,

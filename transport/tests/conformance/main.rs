@@ -21,10 +21,12 @@ mod over_shm;
 mod over_verbs;
 mod publisher;
 mod subscriber;
+mod verdict;
 
 use broken::Broken;
-use lab::{Bench, Verdict};
+use lab::Bench;
 use network::Kind;
+use verdict::Verdict;
 
 fn run(kind: Kind, case: fn(Bench) -> Verdict) {
     let bench = Bench { kind, broken: None };

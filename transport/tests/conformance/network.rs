@@ -1,7 +1,6 @@
 //! The networks that the suite runs over, as one trait. The cases may use only what it provides.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -106,32 +105,18 @@ pub trait Network {
     }
 }
 
-/// Opens a network with this number of lines.
-pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
-    match kind {
-        Kind::Memory => Rc::new(InMemory::new(lines)),
-        Kind::Udp(offload) => Rc::new(Udp {
-            groups: (0..lines).map(|_| udp_group()).collect(),
-            offload,
-        }),
-        Kind::Shm => Rc::new(crate::over_shm::OverShm::new()),
-        #[cfg(feature = "rdma")]
-        Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
-    }
-}
-
 fn no_ring() -> Arc<dyn RingMemory> {
     Arc::new(HeapMemory::new(Geometry::new(1024, 16).unwrap()))
 }
 
 /// The memory network: sends complete late, buffers are few, and it stalls on demand.
-struct InMemory {
+pub struct InMemory {
     network: MemoryNetwork,
     lines: usize,
 }
 
 impl InMemory {
-    fn new(lines: usize) -> Self {
+    pub fn new(lines: usize) -> Self {
         let network = MemoryNetwork::new(MemoryNetworkConfig {
             lines,
             completion: Completion::AfterPolls(5),
@@ -183,9 +168,16 @@ impl Network for InMemory {
 }
 
 /// Multicast on loopback.
-struct Udp {
+pub struct Udp {
     groups: Vec<SocketAddrV4>,
     offload: Offload,
+}
+
+impl Udp {
+    pub fn new(lines: usize, offload: Offload) -> Self {
+        let groups = (0..lines).map(|_| udp_group()).collect();
+        Self { groups, offload }
+    }
 }
 
 /// Returns a group that no other test uses, on a port that was free a moment ago.

@@ -29,8 +29,8 @@ use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::broken::{self, Broken};
 use crate::contract::Kept;
-use crate::lab::equal;
 use crate::network::{Network, SLOT_LEN};
+use crate::verdict::equal;
 
 /// The one channel.
 pub const CHANNEL: ChannelId = ChannelId(7);

@@ -18,9 +18,9 @@ use tickcast_transport::faults::{FaultConfig, FaultyReceiver};
 
 use crate::broken::{self, Broken};
 use crate::contract::Tapped;
-use crate::lab::equal;
 use crate::network::{BUFFERS, Network, SLOT_LEN};
 use crate::publisher::{CHANNEL, record};
+use crate::verdict::equal;
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 

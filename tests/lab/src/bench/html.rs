@@ -5,7 +5,8 @@ use std::fmt::Write;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::results::{Figure, Measured, Results, Row};
+use super::report::Results;
+use super::results::{Figure, Measured, Row};
 use super::tables::{cells, doubts, mark_cells, remarks};
 
 const WIDTH: u32 = 760;

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::plan::{Measure, Size};
+use super::plan::Measure;
 use super::protocol::{Latency, Part};
-use super::quiet::{Machine, Noise};
 use super::statistics::Spread;
 use super::turn::Turn;
 
@@ -130,7 +129,7 @@ pub(crate) struct Row {
     /// The distribution of the turn in the middle.
     pub(crate) curve: Vec<(f64, u64)>,
     #[serde(skip)]
-    turns: Vec<Option<Turn>>,
+    pub(crate) turns: Vec<Option<Turn>>,
 }
 
 impl Row {
@@ -181,7 +180,7 @@ impl Row {
     }
 
     /// Returns whether the contender is a variant of tickcast.
-    fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.contender.starts_with("tickcast")
     }
 
@@ -286,45 +285,10 @@ pub(crate) struct Absent {
     pub(crate) why: String,
 }
 
-/// All results of a run.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Results {
-    pub(crate) version: &'static str,
-    pub(crate) size: Size,
-    pub(crate) is_loopback: bool,
-    pub(crate) is_debug_build: bool,
-    pub(crate) machine: Machine,
-    pub(crate) absent: Vec<Absent>,
-    /// Whether the run ended before all turns were taken: a signal arrived, or the host refused a step.
-    pub(crate) is_interrupted: bool,
-    pub(crate) measures: Vec<Measured>,
-    pub(crate) marks: Vec<super::marks::Judged>,
-}
-
-impl Results {
-    /// Returns the number of turns, how many of them were noisy, and the highest noise of a turn.
-    pub(crate) fn noise(&self) -> (usize, usize, Noise) {
-        let rows = self.measures.iter().flat_map(|measured| &measured.rows);
-        let turns: Vec<Noise> = rows
-            .flat_map(|row| row.turns.iter().flatten().map(|turn| turn.noise))
-            .collect();
-        let noisy = turns.iter().filter(|noise| !noise.is_quiet()).count();
-        let share = |noise: &&Noise| noise.others + noise.steal;
-        let worst = turns.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
-        (turns.len(), noisy, worst.copied().unwrap_or_default())
-    }
-
-    /// Returns whether tickcast delivered or declared lost every tick, and completed all of its turns.
-    pub(crate) fn is_whole(&self) -> bool {
-        let rows = self.measures.iter().flat_map(|measured| &measured.rows);
-        let mut ours = rows.filter(|row| row.is_ours());
-        ours.all(|row| row.balances && row.failures.is_empty())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::quiet::Noise;
 
     fn turn(sent: u64, parts: &[(u64, u64, f64)]) -> Turn {
         let part = |&(ticks, declared_lost, rate_per_s): &(u64, u64, f64)| Part {

@@ -4,7 +4,8 @@ use std::fmt::{self, Display, Write};
 
 use super::marks::{Judged, NOBODY};
 use super::protocol::Load;
-use super::results::{Figure, Measured, Results, Row};
+use super::report::Results;
+use super::results::{Figure, Measured, Row};
 use super::statistics::Spread;
 use tickcast_tools::support::table::{span, table, thousands};
 

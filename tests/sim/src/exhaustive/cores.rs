@@ -11,64 +11,12 @@ use std::rc::Rc;
 
 use tickcast_reliability::types::Nanos;
 
+use super::core::{Checked, Core, Does};
 use super::fingerprint::Printer;
-use super::publisher::Publisher;
+use super::publisher::{self, Publisher};
 use super::receiver::Receiver;
-use super::transcript::Said;
-use super::world::Checked;
+use super::transcript::{Said, TruthId};
 use super::{BEGIN, Plan};
-
-/// A core with a driver that performs its actions.
-pub trait Core: Sized {
-    /// The inputs of the core.
-    type Input: Copy + Eq + Hash;
-    /// The outputs of the core.
-    type Output;
-    /// The part of the core's state that the world needs.
-    type Facts: Clone;
-
-    /// Creates the core of this number, at the common start time.
-    ///
-    /// # Errors
-    /// Settings that a part of the core refuses.
-    fn begin(plan: &Plan, number: u64) -> Result<Self, String>;
-
-    /// Passes an input to the core and collects its outputs.
-    ///
-    /// # Errors
-    /// A property that does not hold.
-    fn take(
-        &mut self,
-        said: &mut Said,
-        now: Nanos,
-        input: Self::Input,
-        does: &mut Does<Self::Output>,
-    ) -> Checked;
-
-    /// Returns the fingerprint of the state. Two states with equal fingerprints are one.
-    fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128;
-
-    /// Returns the facts of the state.
-    fn facts(&self, now: Nanos) -> Self::Facts;
-}
-
-/// The outputs of a core for one input.
-#[derive(Debug)]
-pub struct Does<O> {
-    /// Outputs, in order.
-    pub outputs: Vec<O>,
-    /// Items for the application, as text.
-    pub reported: Vec<String>,
-}
-
-impl<O> Default for Does<O> {
-    fn default() -> Self {
-        Self {
-            outputs: Vec::new(),
-            reported: Vec::new(),
-        }
-    }
-}
 
 /// The number of a state of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -293,6 +241,15 @@ impl<'p> Cores<'p> {
     /// Settings that a part of the core refuses.
     pub fn publisher(&mut self, epoch: u64) -> Result<StateId, String> {
         self.publishers.begin(self.plan, epoch)
+    }
+
+    /// Returns the number of the truth after this many datagrams of each epoch were published.
+    ///
+    /// # Errors
+    /// A datagram that the publisher's core refuses.
+    pub fn truth_after(&mut self, published: &[usize]) -> Result<TruthId, String> {
+        let make = || publisher::truth_after(self.plan, published);
+        self.said.truth_after(published, make)
     }
 
     /// Passes an input to a receiver. Returns the next state and the outputs.

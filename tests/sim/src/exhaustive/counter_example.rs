@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::Plan;
 use super::cores::Cores;
-use super::search::Ends;
+use super::ends::Ends;
 use super::transcript::Identity;
 use super::world::{Step, World};
 

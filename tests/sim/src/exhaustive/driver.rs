@@ -3,11 +3,12 @@
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::Nanos;
 
+use super::core::Checked;
 use super::cores::Cores;
 use super::publisher::{PublisherInput, PublisherOutput};
 use super::receiver::{ReceiverEvent, ReceiverInput, ReceiverOutput};
 use super::transcript::{FrameId, Identity, PacketId};
-use super::world::{Checked, Connection, Place, Step, World, spend};
+use super::world::{Connection, Place, Step, World, spend};
 
 /// Smallest advance of the clock.
 const SOON: Nanos = Nanos(1_000);
@@ -121,7 +122,7 @@ impl World {
     pub(super) fn restart(&mut self, cores: &mut Cores<'_>) -> Checked {
         let mut published = cores.said.published(self.truth).to_vec();
         published.push(0);
-        self.truth = cores.said.truth_after(cores.plan, &published)?;
+        self.truth = cores.truth_after(&published)?;
         self.publisher = cores.publisher(published.len() as u64)?;
         for r in 0..self.receivers.len() {
             for path in [1, 0] {

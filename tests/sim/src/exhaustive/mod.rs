@@ -52,9 +52,11 @@
 //! - Connecting takes no time, both sides are notified at once that a connection closed, and a
 //!   control message arrives whole.
 
+pub mod core;
 pub mod cores;
 pub mod counter_example;
 mod driver;
+pub mod ends;
 pub mod fingerprint;
 mod plans;
 #[cfg(feature = "planted-bugs")]

@@ -15,10 +15,9 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
-use super::cores::{Core, Does};
+use super::core::{Checked, Core, Does, FAN_OUT, both_clocks, from_now};
 use super::fingerprint::Printer;
 use super::transcript::{FrameId, PacketId, Said};
-use super::world::{Checked, FAN_OUT, both_clocks, from_now};
 use super::{BEGIN, Plan, Publish};
 use crate::checks::counters;
 use crate::faults::plan::CHANNEL;
@@ -83,6 +82,22 @@ pub struct PublisherFacts {
     pub all_reached_end: bool,
     /// Number of sequences whose repair is pending.
     pub pending: u64,
+}
+
+/// Returns the truth after this many datagrams of each epoch were published.
+///
+/// # Errors
+/// A datagram that the publisher's core refuses.
+pub(super) fn truth_after(plan: &Plan, published: &[usize]) -> Result<Truth, String> {
+    let mut truth = Truth::default();
+    for (epoch, published) in (1..).map(Epoch).zip(published) {
+        let mut publisher = Publisher::open(epoch, truth)?;
+        for what in &plan.epoch(epoch.0)[..*published] {
+            publisher.publish(*what, both_clocks(BEGIN))?;
+        }
+        truth = publisher.truth;
+    }
+    Ok(truth)
 }
 
 impl Publisher {

@@ -10,10 +10,9 @@ use tickcast_reliability::session::{
 use tickcast_reliability::types::{Counter, Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
 
-use super::cores::{Core, Does};
+use super::core::{Checked, Core, Does, PATHS, from_now};
 use super::fingerprint::Printer;
 use super::transcript::{FrameId, PacketId, Said, TruthId};
-use super::world::{Checked, PATHS, from_now};
 use super::{BEGIN, Plan, Who};
 use crate::checks::counters;
 use crate::checks::delivery::Stream;

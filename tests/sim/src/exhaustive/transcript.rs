@@ -7,8 +7,7 @@ use tickcast_reliability::control::Message;
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence};
 use tickcast_reliability::wire::Datagram;
 
-use super::world::Checked;
-use super::{BEGIN, Forged, Plan, publisher::Publisher};
+use super::{BEGIN, Forged};
 use crate::faults::forged::forged_datagram;
 use crate::faults::plan::CHANNEL;
 use crate::truth::Truth;
@@ -182,7 +181,7 @@ impl Said {
         mut bytes: &[u8],
         mut change: impl FnMut(&mut Message<'_>),
         mut each: impl FnMut(FrameId),
-    ) -> Checked {
+    ) -> Result<(), String> {
         while !bytes.is_empty() {
             let (channel, mut message, taken) = read(bytes)?;
             change(&mut message);
@@ -227,24 +226,21 @@ impl Said {
         self.frames[id.0 as usize].is_welcome
     }
 
-    /// Returns the number of the truth after this many datagrams of each epoch were published.
+    /// Returns the number of the truth after this many datagrams of each epoch were published, which `make`
+    /// makes if it has no number.
     ///
     /// # Errors
-    /// A datagram that the publisher's core refuses.
-    pub fn truth_after(&mut self, plan: &Plan, published: &[usize]) -> Result<TruthId, String> {
+    /// Those of `make`.
+    pub fn truth_after(
+        &mut self,
+        published: &[usize],
+        make: impl FnOnce() -> Result<Truth, String>,
+    ) -> Result<TruthId, String> {
         if let Some(id) = self.truth_ids.get(published) {
             return Ok(*id);
         }
-        let mut truth = Truth::default();
-        for (epoch, published) in (1..).map(Epoch).zip(published) {
-            let mut publisher = Publisher::open(epoch, truth)?;
-            for what in &plan.epoch(epoch.0)[..*published] {
-                publisher.publish(*what, super::world::both_clocks(BEGIN))?;
-            }
-            truth = publisher.truth;
-        }
         let id = TruthId(self.truths.len() as u32);
-        self.truths.push((published.to_vec(), truth));
+        self.truths.push((published.to_vec(), make()?));
         self.truth_ids.insert(published.to_vec(), id);
         Ok(id)
     }

@@ -1,15 +1,14 @@
 //! One state of a small world, its possible steps, and their effects.
 
 use tickcast_reliability::serve::PeerId;
-use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{Epoch, FanOutId, Nanos, Now, Sequence};
+use tickcast_reliability::types::{Epoch, Sequence};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::cores::{Cores, StateId};
 use super::publisher::PublisherInput;
 use super::receiver::ReceiverEvent;
 use super::transcript::{FrameId, Identity, PacketId, TruthId};
-use super::{BEGIN, Faults, Publish};
+use super::{Faults, Publish};
 use crate::faults::plan::CHANNEL;
 use crate::truth::EpochTruth;
 
@@ -82,11 +81,6 @@ pub struct World {
     pub(super) diary: Option<Vec<(usize, String)>>,
 }
 
-pub(super) const PATHS: [Path; 2] = [Path::Repair, Path::Replay];
-pub(super) const FAN_OUT: FanOutId = FanOutId(0);
-
-pub(super) type Checked = Result<(), String>;
-
 impl World {
     /// Returns the first state: receivers that are present from the beginning have joined.
     ///
@@ -108,7 +102,7 @@ impl World {
         }
         let mut world = Self {
             publisher: cores.publisher(1)?,
-            truth: cores.said.truth_after(plan, &[0])?,
+            truth: cores.truth_after(&[0])?,
             receivers,
             left: plan.faults,
             diary: None,
@@ -311,7 +305,7 @@ impl World {
                 if let Some(last) = published.last_mut() {
                     *last += 1;
                 }
-                self.truth = cores.said.truth_after(cores.plan, &published)?;
+                self.truth = cores.truth_after(&published)?;
                 self.serve(cores, PublisherInput::Publish(what))?;
             }
             Step::Restart => {
@@ -381,18 +375,4 @@ pub(super) const fn spend(left: &mut u8) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(1);
     some
-}
-
-/// Returns both clocks. UTC only measures and stands still, so that sealed bytes are the same at
-/// any time.
-pub(super) const fn both_clocks(now: Nanos) -> Now {
-    Now {
-        monotonic: now,
-        utc: BEGIN,
-    }
-}
-
-/// Returns the time until a timer fires; [`Nanos::MAX`] means never.
-pub(super) fn from_now(at: Nanos, now: Nanos) -> Nanos {
-    if at == Nanos::MAX { at } else { at.since(now) }
 }

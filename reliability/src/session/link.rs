@@ -1,12 +1,13 @@
-//! One connection to the publisher: when to try, when to give up, and how long to wait before the next
-//! attempt. Attempts back off with jitter, so that subscribers do not all reconnect at once after a
-//! restart (docs/PROTOCOL.md §6.1).
+//! One connection to the publisher: when to try, when to give up, how long to wait before the next
+//! attempt, and the frames that wait for it. Attempts back off with jitter, so that subscribers do not all
+//! reconnect at once after a restart (docs/PROTOCOL.md §6.1).
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Message;
 use crate::planted::{Bug, planted};
-use crate::timing::backoff::NackTimer;
-use crate::types::Nanos;
+use crate::timing::NackTimer;
+use crate::types::{ChannelId, Nanos};
 
 /// Timeouts of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ enum State {
     Up,
 }
 
-/// The state of one connection and its retries.
+/// The state of one connection, its retries and its frames.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Link {
     timers: LinkTimers,
@@ -50,6 +51,8 @@ pub(crate) struct Link {
     failures: u32,
     not_before: Nanos,
     jitter: NackTimer,
+    /// Frames that wait until the driver takes them.
+    frames: Vec<u8>,
 }
 
 impl Link {
@@ -62,6 +65,7 @@ impl Link {
             failures: 0,
             not_before: Nanos::ZERO,
             jitter: NackTimer::new(Nanos::ZERO, seed),
+            frames: Vec::new(),
         }
     }
 
@@ -78,10 +82,13 @@ impl Link {
         self.state != State::Unwanted
     }
 
-    /// Ends the wish for the connection.
-    pub(crate) const fn stop(&mut self) {
+    /// Ends the wish for the connection. Returns whether it was wanted.
+    pub(crate) fn stop(&mut self) -> bool {
+        let was_wanted = self.is_wanted();
         self.state = State::Unwanted;
         self.failures = 0;
+        self.frames.clear();
+        was_wanted
     }
 
     /// Starts an attempt if it is due, and returns whether it does: the driver must then connect.
@@ -93,13 +100,34 @@ impl Link {
         due
     }
 
-    /// Records that the transport is connected, so JOIN is sent. Returns `false` when no attempt is running.
+    /// Records that the transport is connected, so JOIN goes next. Returns `false` when no attempt runs.
     pub(crate) fn connected(&mut self, now: Nanos) -> bool {
         let State::Connecting(since) = self.state else {
             return false;
         };
         self.state = State::Joining(since.min(now));
         true
+    }
+
+    /// Puts JOIN before all frames that wait already.
+    pub(crate) fn join(&mut self, join: &Message<'_>) {
+        let waiting = std::mem::take(&mut self.frames);
+        join.write(ChannelId(0), &mut self.frames);
+        self.frames.extend(waiting);
+    }
+
+    /// Returns the frames that wait, to append others.
+    pub(crate) const fn frames(&mut self) -> &mut Vec<u8> {
+        &mut self.frames
+    }
+
+    /// Moves the frames to `out` if they can be sent, and returns whether there were any.
+    pub(crate) fn take_frames(&mut self, out: &mut Vec<u8>) -> bool {
+        let can = self.is_connected() && !self.frames.is_empty();
+        if can {
+            out.append(&mut self.frames);
+        }
+        can
     }
 
     /// Records that WELCOME arrived.
@@ -122,8 +150,10 @@ impl Link {
         self.not_before = now.after(wait);
     }
 
-    /// Records that the attempt failed or the connection ended, and schedules the next attempt.
+    /// Records that the attempt failed or the connection ended, drops the frames, and schedules the next
+    /// attempt.
     pub(crate) fn failed(&mut self, now: Nanos) {
+        self.frames.clear();
         if self.state == State::Unwanted {
             return;
         }
