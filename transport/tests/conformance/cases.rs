@@ -9,7 +9,7 @@ use tickcast_transport::faults::{Burst, FaultConfig, Reorder, Scripted};
 use tickcast_transport::{FanOut, FanOutError, Receive};
 
 use crate::lab::{Bench, Lab, open};
-use crate::network::{self, Kind, SLOT_LEN};
+use crate::network::{Kind, SLOT_LEN};
 use crate::subscriber::{Subscriber, Wanted, ladder};
 use crate::verdict::{Verdict, check, equal};
 
