@@ -2,7 +2,7 @@
 //! like any subscriber. When both sides have RDMA, the publisher also writes to its memory.
 
 use tickcast_journal::Journaled;
-use tickcast_reliability::control::{ChannelOffer, Welcome};
+use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::receive::Mirror;
 use tickcast_reliability::record::RecordRef;
@@ -90,8 +90,4 @@ impl<K: MirrorKeeper> Sink for MirrorSink<'_, K> {
             core.handle(now, mirror, self);
         }
     }
-
-    fn welcome(&mut self, _: &Welcome) {}
-
-    fn welcomed(&mut self, _: &Welcome) {}
 }

@@ -11,7 +11,7 @@
 use tickcast_reliability::types::Nanos;
 
 use super::protocol::{Blocks, Listen, PacketHead, Protocol};
-use super::queue::Held;
+use super::queue::{Held, UNDECIDED_MAX};
 use super::refused::FOREIGN;
 use super::{Arbiter, Arrived, trails};
 use crate::planted::{ArbiterBug, planted};
@@ -21,8 +21,6 @@ use crate::source::{Incident, PacketOrigin};
 const CONFIRMING: u32 = 2;
 /// Packets in a row that make the previous session current again.
 pub(super) const INSISTING: u32 = 3;
-/// Packets of a candidate that are kept.
-const PACKETS_MAX: usize = 256;
 
 /// The packets that wait for a decision.
 #[derive(Clone, Debug)]
@@ -122,7 +120,7 @@ impl<P: Protocol> Arbiter<P> {
         let mut packets = candidate.packets.iter();
         let is_copy = packets.any(|it| (it.first, it.line) == (held.first, held.line));
         candidate.in_a_row += u32::from(!is_copy);
-        if candidate.packets.len() < PACKETS_MAX {
+        if candidate.packets.len() < UNDECIDED_MAX {
             candidate.packets.push(held);
         } else {
             self.drop_held(held, FOREIGN, out);

@@ -9,7 +9,7 @@
 use tickcast_reliability::types::Nanos;
 
 use super::protocol::{Listen, PacketHead, Protocol};
-use super::queue::Held;
+use super::queue::{Held, UNDECIDED_MAX};
 use super::refused::FAR_AHEAD;
 use super::{Arbiter, Arrived, Holding};
 use crate::planted::{ArbiterBug, planted};
@@ -17,8 +17,6 @@ use crate::planted::{ArbiterBug, planted};
 /// A sequence that many messages beyond everything known is far: as many as the packets that live
 /// lines reorder. A true jump that far costs a wait for one more packet.
 const FAR: u64 = 256;
-/// Packets that are kept.
-const PACKETS_MAX: usize = 256;
 
 /// The packets far ahead, in order of arrival.
 #[derive(Clone, Debug, Default)]
@@ -100,7 +98,7 @@ impl<P: Protocol> Arbiter<P> {
         let held = self.held(arrived, head.first, head.first + head.count);
         self.far.is_confirmed |= self.far.confirms(&held);
         self.far.packets.push(held);
-        if self.far.packets.len() > PACKETS_MAX {
+        if self.far.packets.len() > UNDECIDED_MAX {
             // The newest one may be confirmed by the next.
             self.far.voided = self.far.voided.saturating_sub(1);
             let oldest = self.far.packets.remove(0);

@@ -12,6 +12,8 @@ const BUFFERS: usize = 64;
 const BUFFER_LEN: usize = 2048;
 /// Packets compared with a new one, so that a long queue costs no more than a short one.
 const COVERS_MAX: usize = 8;
+/// Packets of another session, or far ahead, that are kept until it is certain where the source goes on.
+pub(super) const UNDECIDED_MAX: usize = 256;
 
 /// A packet that waits.
 #[derive(Clone, Debug)]

@@ -1,14 +1,13 @@
 //! The last step to the application: passes items to its closure and conflates `latest` channels.
 
 use tickcast_journal::Journaled;
-use tickcast_reliability::control::Welcome;
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Nanos;
 
 use super::conflate::LatestReader;
-use super::{Batch, Dispatcher, Sink, Verdict};
+use super::{Batch, Dispatched, Dispatcher, Verdict};
 use crate::observe::totals::Totals;
 
 /// A sink that delivers to the application.
@@ -21,7 +20,11 @@ pub(crate) struct ToApplication<'a, D> {
     pub(crate) to: &'a mut D,
 }
 
-impl<D: Deliver> ToApplication<'_, D> {
+impl<D: Deliver> Dispatched for ToApplication<'_, D> {
+    fn dispatcher(&mut self) -> &mut Dispatcher {
+        self.dispatcher
+    }
+
     fn record(&mut self, index: usize, position: &Position, record: RecordRef<'_>) {
         match self.dispatcher.record(index, position, record) {
             Verdict::Passes => {
@@ -38,19 +41,21 @@ impl<D: Deliver> ToApplication<'_, D> {
         }
     }
 
+    fn event(&mut self, index: usize, position: &Position, event: &Event) {
+        self.flush(index);
+        self.dispatcher.event(index, position, event);
+        self.totals[index].event(position, event);
+        self.to.item(Item::Event(position, event));
+    }
+}
+
+impl<D: Deliver> ToApplication<'_, D> {
     /// Delivers the records of a datagram one by one.
     #[inline(never)]
     fn each(&mut self, index: usize, first: &Position, records: Records<'_>) {
         first.each(records, |position, record| {
             self.record(index, position, record);
         });
-    }
-
-    pub(crate) fn event(&mut self, index: usize, position: &Position, event: &Event) {
-        self.flush(index);
-        self.dispatcher.event(index, position, event);
-        self.totals[index].event(position, event);
-        self.to.item(Item::Event(position, event));
     }
 
     /// Delivers the changed cells of a `latest` channel.
@@ -98,14 +103,7 @@ impl<D: Deliver> ToApplication<'_, D> {
 
 impl<D: Deliver> Deliver for ToApplication<'_, D> {
     fn item(&mut self, item: Item<'_>) {
-        let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let Some(index) = self.dispatcher.index_at(position) else {
-            return;
-        };
-        match item {
-            Item::Record(position, record) => self.record(index, position, record),
-            Item::Event(position, event) => self.event(index, position, event),
-        }
+        self.dispatch(item);
     }
 
     #[inline]
@@ -119,26 +117,6 @@ impl<D: Deliver> Deliver for ToApplication<'_, D> {
             Batch::Mixed(index) => self.each(index, first, records),
             Batch::LeftOut => {}
         }
-    }
-}
-
-impl<D: Deliver> Sink for ToApplication<'_, D> {
-    fn welcome(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcome(welcome);
-    }
-
-    fn welcomed(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcomed(welcome);
-    }
-
-    fn served(&mut self, core: &Journaled<SubscriberCore>) {
-        for (index, receiver) in core.entries().enumerate() {
-            let Some(receiver) = receiver else { continue };
-            for event in self.dispatcher.report(index, receiver).iter().flatten() {
-                self.event(index, &receiver.position(), event);
-            }
-        }
-        self.dispatcher.publish(core.is_joined());
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_journal::Journaled;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
-use tickcast_reliability::delivery::{Deliver, Event, Position};
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::session::SubscriberCore;
@@ -35,11 +35,54 @@ pub(crate) trait Sink: Deliver {
     ) {
     }
     /// Handles a welcome of a publisher. The call comes before the items that follow from it.
-    fn welcome(&mut self, welcome: &Welcome);
+    fn welcome(&mut self, _welcome: &Welcome) {}
     /// Handles the end of a welcome. All items of the previous streams have come, and none of the new ones.
-    fn welcomed(&mut self, welcome: &Welcome);
+    fn welcomed(&mut self, _welcome: &Welcome) {}
     /// Handles the state of the core after connections and timers were served.
     fn served(&mut self, _core: &Journaled<SubscriberCore>) {}
+}
+
+/// A sink behind a dispatcher, which decides on each item.
+pub(crate) trait Dispatched: Deliver {
+    /// Returns the dispatcher.
+    fn dispatcher(&mut self) -> &mut Dispatcher;
+    /// Delivers a record of a channel, as the dispatcher decides.
+    fn record(&mut self, index: usize, position: &Position, record: RecordRef<'_>);
+    /// Delivers an event of a channel.
+    fn event(&mut self, index: usize, position: &Position, event: &Event);
+
+    /// Delivers an item of a known channel.
+    #[inline]
+    fn dispatch(&mut self, item: Item<'_>) {
+        let (Item::Record(position, _) | Item::Event(position, _)) = item;
+        let Some(index) = self.dispatcher().index_at(position) else {
+            return;
+        };
+        match item {
+            Item::Record(position, record) => self.record(index, position, record),
+            Item::Event(position, event) => self.event(index, position, event),
+        }
+    }
+}
+
+impl<T: Dispatched> Sink for T {
+    fn welcome(&mut self, welcome: &Welcome) {
+        self.dispatcher().welcome(welcome);
+    }
+
+    fn welcomed(&mut self, welcome: &Welcome) {
+        self.dispatcher().welcomed(welcome);
+    }
+
+    fn served(&mut self, core: &Journaled<SubscriberCore>) {
+        for (index, receiver) in core.entries().enumerate() {
+            let Some(receiver) = receiver else { continue };
+            for event in self.dispatcher().report(index, receiver).iter().flatten() {
+                self.event(index, &receiver.position(), event);
+            }
+        }
+        self.dispatcher().publish(core.is_joined());
+    }
 }
 
 /// The dispatcher's decision on the records of a datagram.

@@ -9,11 +9,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tickcast_journal::Journaled;
-use tickcast_reliability::control::{Start, Welcome};
+use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
-use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
@@ -23,7 +21,7 @@ use super::commands::{Command, CommandReceiver, CommandSender, LIMIT, command_qu
 use super::reader::Reader;
 use super::ring::{SIZE_MAX, SIZE_MIN, Writer};
 use crate::config::filter::InstrumentFilter;
-use crate::dispatch::{Batch, Dispatcher, Sink, Verdict};
+use crate::dispatch::{Batch, Dispatched, Dispatcher, Verdict};
 use crate::error::{CommandError, JoinError, Panicked, SpawnError};
 use crate::observe::Monitor;
 use crate::observe::polled::Polled;
@@ -415,7 +413,11 @@ struct ToRing<'a> {
     writer: &'a mut Writer,
 }
 
-impl ToRing<'_> {
+impl Dispatched for ToRing<'_> {
+    fn dispatcher(&mut self) -> &mut Dispatcher {
+        self.dispatcher
+    }
+
     #[inline]
     fn record(&mut self, index: usize, position: &Position, record: RecordRef<'_>) {
         match self.dispatcher.record(index, position, record) {
@@ -436,14 +438,7 @@ impl ToRing<'_> {
 
 impl Deliver for ToRing<'_> {
     fn item(&mut self, item: Item<'_>) {
-        let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let Some(index) = self.dispatcher.index_at(position) else {
-            return;
-        };
-        match item {
-            Item::Record(position, record) => self.record(index, position, record),
-            Item::Event(position, event) => self.event(index, position, event),
-        }
+        self.dispatch(item);
     }
 
     #[inline]
@@ -457,25 +452,5 @@ impl Deliver for ToRing<'_> {
             }),
             Batch::LeftOut => {}
         }
-    }
-}
-
-impl Sink for ToRing<'_> {
-    fn welcome(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcome(welcome);
-    }
-
-    fn welcomed(&mut self, welcome: &Welcome) {
-        self.dispatcher.welcomed(welcome);
-    }
-
-    fn served(&mut self, core: &Journaled<SubscriberCore>) {
-        for (index, receiver) in core.entries().enumerate() {
-            let Some(receiver) = receiver else { continue };
-            for event in self.dispatcher.report(index, receiver).iter().flatten() {
-                self.event(index, &receiver.position(), event);
-            }
-        }
-        self.dispatcher.publish(core.is_joined());
     }
 }

@@ -23,6 +23,7 @@ use tickcast_transport::journal_file::read;
 
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::output::{Output, unknown_to_null};
+use tickcast_tools::support::plain::listed;
 
 /// The journals, and the part of them to report.
 #[derive(Debug, clap::Args)]
@@ -171,17 +172,11 @@ fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
         let files = files.join(", ");
         return format!("{files}: no gap {gap}; omit --gap to list all gaps");
     };
-    let mut those: Vec<_> = gaps
-        .iter()
-        .take(LISTED_MAX)
-        .map(ToString::to_string)
-        .collect();
-    those.extend((gaps.len() > LISTED_MAX).then(|| format!("{} more", gaps.len() - LISTED_MAX)));
-    match those.is_empty() {
+    match gaps.is_empty() {
         true => format!("gap {gap} is not at the time --at {at}: nothing was missing then"),
         false => format!(
             "gap {gap} is not among those at the time --at {at}, which are {}",
-            those.join(", ")
+            listed(gaps.iter().map(ToString::to_string), LISTED_MAX)
         ),
     }
 }

@@ -15,9 +15,26 @@ impl<T: fmt::Display> fmt::Display for Plain<T> {
     }
 }
 
+/// Returns the first `most` items, separated by commas, and how many more there are.
+#[must_use]
+pub fn listed(items: impl ExactSizeIterator<Item = String>, most: usize) -> String {
+    let more = match items.len().saturating_sub(most) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    items.take(most).collect::<Vec<_>>().join(", ") + &more
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_list_ends_with_the_number_left_out() {
+        let of = |count: u8| listed((0..count).map(|it| it.to_string()), 3);
+        assert_eq!([0, 1, 3].map(of), ["", "0", "0, 1, 2"]);
+        assert_eq!(of(5), "0, 1, 2 and 2 more");
+    }
 
     #[test]
     fn text_from_outside_stays_in_its_line() {

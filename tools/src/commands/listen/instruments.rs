@@ -5,7 +5,7 @@ use std::fmt;
 
 use tickcast_subscriber::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg};
 use tickcast_subscriber::{ChannelId, Event, StreamEvent};
-use tickcast_tools::support::plain::Plain;
+use tickcast_tools::support::plain::{Plain, listed};
 
 /// Instruments whose names are remembered.
 const NAMES_MAX: usize = 1 << 16;
@@ -55,18 +55,13 @@ impl fmt::Display for Concerned<'_> {
             Some([]) => return f.write_str("; concerns all instruments of the source"),
             Some(ids) => ids,
         };
-        f.write_str("; concerns ")?;
-        for (n, id) in ids.iter().take(SHOWN_MAX).enumerate() {
-            f.write_str(if n > 0 { ", " } else { "" })?;
-            match self.names.0.get(&(self.channel, *id)) {
-                Some(name) => write!(f, "{}", Plain(name))?,
-                None => write!(f, "instrument {id}")?,
-            }
-        }
-        match ids.len().saturating_sub(SHOWN_MAX) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
+        let names = ids
+            .iter()
+            .map(|id| match self.names.0.get(&(self.channel, *id)) {
+                Some(name) => Plain(name).to_string(),
+                None => format!("instrument {id}"),
+            });
+        write!(f, "; concerns {}", listed(names, SHOWN_MAX))
     }
 }
 

@@ -29,7 +29,7 @@ use tickcast_reliability::types::ChannelId;
 use self::admission::Crowd;
 pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
-use self::peer::{Peer, WRITE_TURN_MAX};
+use self::peer::{Peer, Right, WRITE_TURN_MAX};
 pub use self::reserved::Reserved;
 pub use self::shares::ShareId;
 use self::shares::Shares;
@@ -614,7 +614,7 @@ impl ControlServer {
     pub fn grant(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
         let memory = self.shares.memory(share)?;
         let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
-        let granted = peer.grant_read(share, memory);
+        let granted = peer.grant(Right::Ring(share), |it| it.grant(memory));
         self.revisit(id);
         granted
     }
@@ -631,7 +631,7 @@ impl ControlServer {
             self.shares.wait_for_cursor(id, share);
             return Ok(());
         };
-        let granted = peer.grant_cursor(share, &cursor);
+        let granted = peer.grant(Right::Cursor(share), |it| it.grant_cursor(&cursor));
         if granted.is_ok() {
             self.shares.keep_lease(id, share, cursor);
         }
@@ -653,7 +653,7 @@ impl ControlServer {
                 let Ok(Some(cursor)) = self.shares.take_cursor() else {
                     break;
                 };
-                match peer.grant_cursor(share, &cursor) {
+                match peer.grant(Right::Cursor(share), |it| it.grant_cursor(&cursor)) {
                     Ok(()) => self.shares.keep_lease(id, share, cursor),
                     // The next peer gets the cursor.
                     Err(error) => {

@@ -11,7 +11,7 @@ use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
 use super::shares::ShareId;
 use super::{ConnectionId, PeerInfo, ServerConfig, ServerEvent};
-use crate::control::carrier::{CarrierStream, Granted, Leased, Shared};
+use crate::control::carrier::{CarrierStream, Granted};
 use crate::control::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Cost of a read, in bytes, because a system call costs as much as reading several messages.
@@ -23,7 +23,7 @@ pub(super) const WRITE_TURN_MAX: usize = 64 << 10;
 pub(super) const WRITE_COST_MIN: usize = 4 << 10;
 
 /// A right that is still being bound for a peer.
-enum Right {
+pub(super) enum Right {
     /// READ of this memory.
     Ring(ShareId),
     /// Write of a cursor for this memory.
@@ -148,17 +148,13 @@ impl Peer {
         self.readable |= self.carrier.holds_input();
     }
 
-    /// Starts to let the peer READ all of this memory, over its connection alone.
-    pub(super) fn grant_read(&mut self, share: ShareId, memory: &Shared) -> io::Result<()> {
-        let granted = self.carrier.grant(memory)?;
-        self.granting.push((Right::Ring(share), granted));
-        Ok(())
-    }
-
-    /// Starts to let the peer write this cursor, over its connection alone.
-    pub(super) fn grant_cursor(&mut self, share: ShareId, cursor: &Leased) -> io::Result<()> {
-        let granted = self.carrier.grant_cursor(cursor)?;
-        self.granting.push((Right::Cursor(share), granted));
+    /// Starts to give the peer a right over its connection alone, as the carrier starts it.
+    pub(super) fn grant(
+        &mut self,
+        right: Right,
+        start: impl FnOnce(&mut CarrierStream) -> io::Result<Granted>,
+    ) -> io::Result<()> {
+        self.granting.push((right, start(&mut self.carrier)?));
         Ok(())
     }
 

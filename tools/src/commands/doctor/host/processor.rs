@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tickcast_tools::support::plain::listed;
+
 use super::super::check::{Check, Fix, Subject};
 use super::tree::{Tree, list_of};
 use super::wanted::{Pinned, Wanted};
@@ -420,10 +422,6 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
             format!("no interrupt goes to cores {}", list_of(&pinned)),
         );
     }
-    let more = match found.len().saturating_sub(NAMED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
     let list = list_of(&pinned);
     let remedy = if tree.processes().contains("irqbalance") {
         format!(
@@ -435,9 +433,9 @@ fn interrupts(tree: &Tree, wanted: &Wanted) -> Check {
     Check::note(
         id,
         format!(
-            "{} interrupts go to cores {list} of this config: {}{more}",
+            "{} interrupts go to cores {list} of this config: {}",
             found.len(),
-            found[..found.len().min(NAMED_MAX)].join(", ")
+            listed(found.into_iter(), NAMED_MAX)
         ),
         "each interrupt stops the thread of that core for microseconds",
         remedy,
