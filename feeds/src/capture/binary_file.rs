@@ -27,7 +27,7 @@ use super::{
     input::Input,
     open_input,
 };
-use crate::itch::messages::SystemEvent;
+use crate::itch::messages::{SystemEvent, message_len};
 
 /// Event code of the first message of a day.
 const START_OF_MESSAGES: u8 = b'O';
@@ -66,6 +66,8 @@ pub struct BinaryFileStats {
     pub messages: u64,
     /// Messages that came again after a login, left out.
     pub repeated: u64,
+    /// Messages longer than their type, whose last bytes are left out.
+    pub overlong: u64,
     /// 1 when the file ended in the middle of a message or of its compressed stream.
     pub truncated: u64,
     /// Zero lengths and end-of-session packets, which end a day.
@@ -188,6 +190,8 @@ impl BinaryFile {
             Unit::Message { at: message_at, .. } => {
                 let message = taken.start + message_at..taken.end;
                 let bytes = self.input.taken(message.clone());
+                let of_kind = bytes.first().and_then(|kind| message_len(*kind));
+                let is_overlong = of_kind.is_some_and(|len| len < bytes.len());
                 let begins_day = bytes.first() == Some(&SystemEvent::KIND)
                     && bytes.get(EVENT_AT) == Some(&START_OF_MESSAGES);
                 if begins_day && self.sequence > 0 {
@@ -199,6 +203,7 @@ impl BinaryFile {
                     self.stats.account.add(Reason::Repeated, 1, len);
                     return Ok(None);
                 }
+                self.stats.overlong += u64::from(is_overlong);
                 self.highest = self.sequence;
                 self.stats.messages += 1;
                 self.stats.account.add(Reason::Datagram, 1, len);
@@ -410,6 +415,13 @@ impl BinaryFile {
         let mut faults = self.findings.faults();
         if self.stats.messages == 0 {
             faults.push("the file holds no messages: check that it is complete".into());
+        }
+        let overlong = self.stats.overlong;
+        if overlong > 0 {
+            faults.push(format!(
+                "{overlong} messages are longer than their type: they are damaged, or the venue appends \
+                 fields, which are left out"
+            ));
         }
         faults
     }

@@ -202,6 +202,13 @@ impl Findings {
         notes.map(ToString::to_string).collect()
     }
 
+    /// Adds a finding that stands for all of its kind.
+    pub(crate) fn add_once(&mut self, finding: CaptureFinding) {
+        if !self.kept.contains(&finding) {
+            self.add(finding);
+        }
+    }
+
     pub(crate) fn add(&mut self, finding: CaptureFinding) {
         self.is_damage |= finding.is_damage();
         if self.kept.len() < KEPT_MAX {

@@ -12,6 +12,10 @@ pub enum Guess {
     Lz4,
     Zip,
     SevenZip,
+    Gzip,
+    Zstd,
+    Tar,
+    ModifiedPcap,
     Snoop,
     Erf,
     Dbn,
@@ -29,7 +33,7 @@ impl Guess {
     /// Guesses the format of a file from its first bytes.
     #[must_use]
     pub fn of_file(head: &[u8]) -> Option<Self> {
-        const MAGICS: [(&[u8], Guess); 7] = [
+        const MAGICS: [(&[u8], Guess); 11] = [
             (b"\xfd7zXZ\0", Guess::Xz),
             (b"BZh", Guess::Bzip2),
             (b"\x04\x22\x4d\x18", Guess::Lz4),
@@ -37,10 +41,15 @@ impl Guess {
             (b"7z\xbc\xaf\x27\x1c", Guess::SevenZip),
             (b"snoop\0\0\0", Guess::Snoop),
             (b"DBN", Guess::Dbn),
+            (b"\x1f\x8b", Guess::Gzip),
+            (b"\x28\xb5\x2f\xfd", Guess::Zstd),
+            (b"\x34\xcd\xb2\xa1", Guess::ModifiedPcap),
+            (b"\xa1\xb2\xcd\x34", Guess::ModifiedPcap),
         ];
         let magic = MAGICS.iter().find(|(magic, _)| head.starts_with(magic));
         magic
             .map(|(_, guess)| *guess)
+            .or_else(|| is_tar(head).then_some(Self::Tar))
             .or_else(|| is_erf(head).then_some(Self::Erf))
             .or_else(|| is_itch_41(head).then_some(Self::Itch41))
     }
@@ -64,6 +73,14 @@ impl fmt::Display for Guess {
             Self::Lz4 => "looks like lz4: decompress it with unlz4",
             Self::Zip => "looks like zip: unpack it with unzip",
             Self::SevenZip => "looks like 7z: unpack it with 7z x",
+            Self::Gzip => {
+                "looks like gzip within a compressed file: decompress it once with gunzip"
+            }
+            Self::Zstd => {
+                "looks like zstd within a compressed file: decompress it once with unzstd"
+            }
+            Self::Tar => "looks like tar: unpack it with tar -x",
+            Self::ModifiedPcap => "looks like a modified pcap: convert it with editcap -F pcap",
             Self::Snoop => "looks like a snoop capture: convert it with editcap -F pcap",
             Self::Erf => "looks like an ERF capture: convert it with editcap -F nsecpcap",
             Self::Dbn => "looks like DBN records: it holds no packets of a venue",
@@ -96,6 +113,11 @@ fn u16_be(bytes: &[u8], at: usize) -> Option<u16> {
 fn u32_le(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_le_bytes(*field))
+}
+
+/// A tar header has its magic behind name, mode, owner, size, times and link.
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
 }
 
 /// An ERF record: stamp (8), type, flags, record length (big-endian), loss, wire length. Types are

@@ -255,13 +255,10 @@ impl Capture {
 
     /// Accounts for a file header that was just read.
     fn begin_file(&mut self) {
-        if let Reader::Pcap(reader) = &self.reader {
+        if matches!(self.reader, Reader::Pcap(_)) {
             self.stats
                 .account
                 .add(Reason::Structure, 0, pcap::FILE_HEADER_LEN as u64);
-            if reader.is_finer() {
-                self.findings.add(CaptureFinding::NanosecondsTaken);
-            }
         }
     }
 
@@ -352,9 +349,14 @@ impl Capture {
 
     /// Accounts for the end of the file, whose last record begins at `at` and is cut off.
     fn end(&mut self, at: u64) {
-        self.input.take(self.input.visible().len());
+        let rest = self.input.visible();
+        // No record or block begins with so many zeros.
+        let is_padding = rest.len() >= 4 && rest.iter().all(|byte| *byte == 0);
+        self.input.take(rest.len());
         let bytes = self.input.offset() - at;
-        if bytes > 0 || self.input.is_cut() {
+        if is_padding && !self.input.is_cut() {
+            self.stats.account.add(Reason::Padding, 0, bytes);
+        } else if bytes > 0 || self.input.is_cut() {
             self.stats.account.add(Reason::Truncated, 0, bytes);
             self.stats.truncated = 1;
             self.findings.add(CaptureFinding::Truncated { at });
@@ -374,12 +376,16 @@ impl Capture {
         if let Some(at) = stamp {
             frame.received_at = at;
             frame.excess = None;
+            frame.is_finer = false;
         }
         stamp.is_some()
     }
 
     /// Reports a time that can't be right, and steps of more than a minute.
     fn check_time(&mut self, frame: &RawFrame, at: u64) {
+        if frame.is_finer {
+            self.findings.add_once(CaptureFinding::NanosecondsTaken);
+        }
         if let Some(ns) = frame.excess {
             self.findings.add(CaptureFinding::Fraction { at, ns });
         }
@@ -698,6 +704,8 @@ enum NoLink {
 struct RawFrame {
     link: Result<Link, NoLink>,
     received_at: Nanos,
+    /// Whether the stamp is of nanoseconds although the file says microseconds.
+    is_finer: bool,
     /// A fraction of the stamp that exceeds a second, in ns.
     excess: Option<u64>,
     bytes: Range<usize>,

@@ -99,11 +99,6 @@ impl PcapReader {
         self.link
     }
 
-    /// Returns whether the stamps are nanoseconds although the file says microseconds.
-    pub(super) const fn is_finer(&self) -> bool {
-        self.is_finer
-    }
-
     /// Reads the next record, or skips to the next sound one.
     pub(super) fn next(&mut self, input: &mut Input) -> Result<Step, CaptureFault> {
         if !input.ensure(RECORD_HEADER_LEN)? {
@@ -122,6 +117,7 @@ impl PcapReader {
         Ok(Step::Frame(RawFrame {
             link: self.link.map_err(super::NoLink::Type),
             received_at: Nanos::from_secs(u64::from(header.seconds)).after(Nanos(fraction)),
+            is_finer: self.is_finer,
             excess: (fraction >= 1_000_000_000).then_some(fraction),
             bytes: input.take(header.captured),
             is_snapped: header.captured < header.original,

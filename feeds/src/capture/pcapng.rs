@@ -29,6 +29,9 @@ const TRAILER_LEN: usize = 4;
 /// Four times the longest packet that capture tools write.
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
+const US_PER_SECOND: u128 = 1_000_000;
+/// A stamp of so many units is of the year 5138 in microseconds, and of 1973 in nanoseconds.
+const FINER_TICKS: u64 = 100_000_000_000_000_000;
 /// Bytes of a long block that are searched for another.
 const SEARCH_LEN: usize = 1 << 16;
 
@@ -262,6 +265,7 @@ impl PcapNgReader {
                 Some(described) => described.link.map_err(NoLink::Type),
             },
             received_at: described.map_or(Nanos::ZERO, |i| i.time(ticks)),
+            is_finer: described.is_some_and(|i| i.is_finer(ticks)),
             excess: None,
             bytes: 0..0,
             is_snapped,
@@ -274,7 +278,7 @@ impl PcapNgReader {
             found.map(|o| o.value())
         };
         let units_per_second = match option(OptionCode::IfTsresol).and_then(<[u8]>::first) {
-            None => 1_000_000,
+            None => US_PER_SECOND,
             Some(&power) if power & 0x80 != 0 => 1_u128 << (power & 0x7f).min(100),
             Some(&power) => 10_u128.pow(u32::from(power).min(30)),
         };
@@ -294,15 +298,22 @@ impl PcapNgReader {
 }
 
 impl Interface {
+    /// Returns whether a stamp holds nanoseconds although the file says microseconds.
+    const fn is_finer(&self, ticks: u64) -> bool {
+        self.units_per_second == US_PER_SECOND && ticks >= FINER_TICKS
+    }
+
     /// Converts a stamp in the interface's units to UTC ns. Saturates; a time before 1970 is 0.
     fn time(&self, ticks: u64) -> Nanos {
         const NS: u128 = 1_000_000_000;
-        let (seconds, rest) = (
-            u128::from(ticks) / self.units_per_second,
-            u128::from(ticks) % self.units_per_second,
-        );
+        let units = if self.is_finer(ticks) {
+            NS
+        } else {
+            self.units_per_second
+        };
+        let (seconds, rest) = (u128::from(ticks) / units, u128::from(ticks) % units);
         // At most 2^64 ticks: neither product reaches 2^94.
-        let ns = seconds * NS + rest * NS / self.units_per_second;
+        let ns = seconds * NS + rest * NS / units;
         let ns = i128::try_from(ns).unwrap_or(i128::MAX);
         let ns = ns.saturating_add(i128::from(self.offset_s) * NS as i128);
         Nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX))

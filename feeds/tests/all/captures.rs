@@ -316,6 +316,49 @@ fn pcapng_stamps_follow_each_interfaces_resolution_and_offset() {
 }
 
 #[test]
+fn nanoseconds_in_a_microsecond_interface_are_taken_as_such() {
+    const FIRST: u64 = 100_000_000_000_000_000;
+    let frame = plain(b"x");
+    for order in [Order::Little, Order::Big] {
+        for (power, ticks, ns, is_taken) in [
+            (6, FIRST, FIRST, true),
+            (6, STAMP_NS, STAMP_NS, true),
+            (6, 1_500_000, 1_500_000_000, false),
+            (6, FIRST - 1, u64::MAX, false),
+            (9, STAMP_NS, STAMP_NS, false),
+        ] {
+            let packet = enhanced(order, 0, ticks, &frame, frame.len());
+            let head = [section(order), interface(order, 1, &[(9, &[power])])].concat();
+            let bytes = [head, packet.clone(), packet].concat();
+            let stamps: Vec<_> = read(&bytes).0.iter().map(|r| r.received_at).collect();
+            assert_eq!(stamps, [ns; 2], "{power} {ticks}");
+            let expected = is_taken.then_some(CaptureFinding::NanosecondsTaken);
+            assert_eq!(
+                findings(&bytes),
+                Vec::from_iter(expected),
+                "{power} {ticks}"
+            );
+        }
+    }
+}
+
+#[test]
+fn four_zeros_behind_the_last_record_are_padding() {
+    let frames = [plain(b"x")];
+    for file in [pcap(&frames), pcapng(Order::Little, &frames)] {
+        for zeros in 1..12 {
+            let stats = read(&[&file[..], &vec![0; zeros]].concat()).1;
+            let is_padding = zeros >= 4;
+            assert_eq!(stats.truncated, u64::from(!is_padding), "{zeros}");
+            let padding = stats.account.of(Reason::Padding).bytes;
+            assert_eq!(padding, if is_padding { zeros as u64 } else { 0 });
+        }
+        let stats = read(&[&file[..], &[0, 0, 0, 0, 1]].concat()).1;
+        assert_eq!(stats.truncated, 1);
+    }
+}
+
+#[test]
 fn second_section_has_own_byte_order_and_interfaces() {
     let frame = plain(b"x");
     let mut bytes = pcapng(Order::Little, std::slice::from_ref(&frame));

@@ -355,6 +355,30 @@ fn compressed_files_that_are_not_read_are_named() {
         RecordingError::Capture(CaptureError::NotACapture { .. })
     ));
     assert!(error.to_string().contains("unxz"), "{error}");
+    let mut tar = vec![b'a'; 512];
+    tar[257..262].copy_from_slice(b"ustar");
+    // A gzip member of one stored block.
+    let within = |bytes: &[u8]| {
+        let len = bytes.len() as u16;
+        let head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01";
+        [
+            &head[..],
+            &[len, !len].map(u16::to_le_bytes).concat(),
+            bytes,
+        ]
+        .concat()
+    };
+    for (bytes, remedy) in [
+        (tar.clone(), "tar -x"),
+        (within(&tar), "tar -x"),
+        (within(b"\x1f\x8b\x08\0"), "gunzip"),
+        (within(b"\x28\xb5\x2f\xfd"), "unzstd"),
+        (b"\x34\xcd\xb2\xa1".to_vec(), "editcap"),
+        (b"\xa1\xb2\xcd\x34".to_vec(), "editcap"),
+    ] {
+        let error = inspect_bytes("day.pcap", &bytes).unwrap_err().to_string();
+        assert!(error.contains(remedy), "{remedy}: {error}");
+    }
 }
 
 #[test]

@@ -464,6 +464,27 @@ fn slower_lines_copy_in_a_lull_fills_a_loss_without_a_gap() {
     );
 }
 
+/// Nothing distinguishes it from a packet behind a loss, so it is taken for one when the wait is over.
+#[test]
+fn stray_packet_near_the_stream_costs_at_most_255_messages() {
+    let holding = Format::MoldUdp64Itch50.holding();
+    let mut feed = Feed::new(1, holding);
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(1, 257, 1));
+    feed.poll(10 + u64::from(holding.skew_us.max(holding.reorder_us)));
+    feed.packet(0, 1_000_000, &mold(1, 2, 300));
+    assert_eq!(feed.reported.gaps, [(2, 255)]);
+    assert_eq!(
+        feed.sequences(),
+        [&[1], &(257..=301).collect::<Vec<_>>()[..]].concat()
+    );
+    let (late, old) = (
+        Incident::Late { messages: 255 },
+        Incident::Duplicate { messages: 1 },
+    );
+    assert_eq!(feed.reported.incidents[1..], [late, old]);
+}
+
 /// Returns a packet of these messages.
 fn of(first: u64, messages: &[&str]) -> Vec<u8> {
     let mut bytes = mold(1, first, 0);

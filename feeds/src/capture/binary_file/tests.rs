@@ -27,6 +27,17 @@ fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, BinaryFileStats) {
 }
 
 #[test]
+fn message_longer_than_its_type_is_read_and_not_whole() {
+    let mut long = [EVENT, &[7]].concat();
+    long[1] += 1;
+    for (bytes, overlong) in [(EVENT.repeat(3), 0), ([EVENT, &long, EVENT].concat(), 1)] {
+        let (messages, file) = drain(&bytes);
+        assert_eq!((messages.len(), file.stats.overlong), (3, overlong));
+        assert_eq!(file.faults().len() as u64, overlong, "{:?}", file.faults());
+    }
+}
+
+#[test]
 fn messages_behind_a_zero_length_are_another_session() {
     let (messages, stats) = read(&[EVENT, EVENT, &[0, 0]].concat());
     assert_eq!(messages, [&EVENT[2..], &EVENT[2..]]);
