@@ -439,16 +439,32 @@ impl Input {
     /// Logs and counts the reasons why a file that was read to its end is not whole.
     /// Logs what leaves the file whole too: times that can't be right, and further files within it.
     fn report_faults(&self) {
-        let (faults, notes) = match &self.packets {
+        let (mut faults, notes) = match &self.packets {
             _ if self.records_left == 0 => return,
             Packets::Capture(recording, _) => (recording.faults(), recording.notes()),
             Packets::BinaryFile(file, _) => (file.faults(), file.notes()),
             _ => return,
         };
+        let counters = &self.shared.counters;
+        for (count, what) in [
+            (
+                &counters.source_conflicting,
+                "messages differ between lines",
+            ),
+            (
+                &counters.source_unknown_messages,
+                "messages of unknown types are left out",
+            ),
+        ] {
+            let count = count.get();
+            if count > 0 {
+                faults.push(format!("{count} {what}"));
+            }
+        }
         for note in notes {
             tracing::info!(source = self.shared.source.0, "{note}");
         }
-        self.shared.counters.source_faults.set(faults.len() as u64);
+        counters.source_faults.set(faults.len() as u64);
         for fault in faults {
             tracing::warn!(source = self.shared.source.0, "{fault}");
         }

@@ -402,12 +402,26 @@ fn messages_that_differ_between_lines_are_counted() {
         [&PCAP_HEADER[..], &lines.concat()].concat()
     };
     for (differing, conflicting) in [(&[][..], 0), (&[3], 1), (&[1, 2], 2)] {
-        let (steps, _, summary) = stream_of(&frames(differing));
+        let (steps, code, summary) = stream_of(&frames(differing));
         assert_eq!(steps, [Step::Messages(6)]);
+        assert_eq!(code, Some(i32::from(conflicting > 0)));
         let source = &summary["source"];
         assert_eq!(count(source, "conflicting"), conflicting, "{source:#}");
         assert_messages(source, 12, 6);
     }
+}
+
+#[test]
+fn file_with_messages_left_out_is_not_whole() {
+    let mut unknown = system_event(3);
+    unknown[0] = b'z';
+    let unknown = mold_packet(b"SESSION001", 3, &[unknown]);
+    let odd = udp_frame(2_000_000, [239, 1, 1, 1], 5_000, &unknown);
+    let (before, after) = (packet(1, 1, 1..=2), packet(3, 1, 4..=5));
+    let (_, code, summary) = stream_of(&[&PCAP_HEADER[..], &before, &odd, &after].concat());
+    let source = &summary["source"];
+    assert_eq!(count(source, "unknown_messages"), 1, "{source:#}");
+    assert_eq!((code, count(source, "faults")), (Some(1), 1));
 }
 
 #[test]
