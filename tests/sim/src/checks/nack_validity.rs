@@ -28,6 +28,8 @@ pub struct Given {
     pub again: bool,
     /// Whether it lies beyond what multicast may claim without a confirmation.
     pub unconfirmed: bool,
+    /// Whether the core has room for it in its window ([`NackCheck::has_room`]).
+    pub has_room: bool,
     /// Time of arrival.
     pub at: Nanos,
 }
@@ -126,6 +128,24 @@ impl NackCheck {
         sequence.since(heard.max(next)) > jump_max
     }
 
+    /// Returns whether a core has room for this sequence. In arrival order, sequences that it may declare lost
+    /// make room: those up to `confirmed`, and all if it came over a connection or nobody can confirm more.
+    #[must_use]
+    pub fn has_room(
+        &self,
+        sequence: Sequence,
+        next: Sequence,
+        (confirmed, limit): (Sequence, Sequence),
+        decides: bool,
+    ) -> bool {
+        let makes_room = || {
+            let any = decides || limit == Sequence(u64::MAX);
+            any || sequence.minus(self.span()) <= confirmed
+        };
+        let in_arrival_order = self.config.delivery == Delivery::Arrival;
+        sequence < next.plus(self.span()) || in_arrival_order && makes_room()
+    }
+
     /// Returns whether this content was the last one received for a sequence.
     #[must_use]
     pub fn took(&self, sequence: Sequence, crc: u32) -> bool {
@@ -141,7 +161,7 @@ impl NackCheck {
     /// Records a datagram of the followed epoch that is passed to a core. `next` is the core's next
     /// sequence to deliver, `heard` the last known one. Returns the alarm that is due.
     pub fn give(&mut self, given: Given, next: Sequence, heard: Sequence) -> Option<Alarm> {
-        let (sequence, span) = (given.sequence, self.span());
+        let sequence = given.sequence;
         let in_order = self.config.delivery != Delivery::Arrival;
         if (given.decides || given.again) && !given.unasked {
             self.pace.comes(sequence, given.decides, given.at);
@@ -157,8 +177,7 @@ impl NackCheck {
             return None;
         }
         let Some(before) = self.taken.get(&sequence.0).copied() else {
-            let fits = !in_order || sequence < next.plus(span);
-            if sequence >= next && fits {
+            if sequence >= next && given.has_room {
                 self.taken.insert(sequence.0, given.crc);
             }
             return None;
@@ -460,6 +479,7 @@ mod tests {
             unasked: false,
             again: false,
             unconfirmed: false,
+            has_room: true,
             at: Nanos::ZERO,
         }
     }

@@ -304,8 +304,8 @@ impl World {
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
         // A datagram over a connection is checked with its message, and a READ is no sign of
         // liveness.
-        let (_, limit) = receiver.confirmed(self.now);
-        let unconfirmed = line.is_some() && sequence > limit;
+        let confirmed = receiver.confirmed(self.now);
+        let unconfirmed = line.is_some() && sequence > confirmed.1;
         if line.is_some() && !unconfirmed {
             of.loss_reason.datagram(sequence);
         }
@@ -332,6 +332,7 @@ impl World {
             unasked: came == Came::Written,
             again: header.relay & relay_flags::RETRANSMITTED != 0,
             unconfirmed,
+            has_room: of.asked.has_room(sequence, next, confirmed, decides),
             at: now,
         };
         // An earlier datagram of the input may deliver the other content. This one is then too late

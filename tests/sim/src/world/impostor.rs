@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tickcast_journal::Journaled;
-use tickcast_reliability::delivery::{Delivery, Item};
+use tickcast_reliability::delivery::Item;
 use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::{Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
@@ -125,22 +125,16 @@ impl World {
             && header.kind.is_sequenced()
             && let Some(receiver) = subscriber.core.receiver(header.channel)
         {
-            let ((settled, heard), (confirmed, limit)) =
-                (receiver.progress(), receiver.confirmed(self.now));
+            let ((settled, heard), confirmed) = (receiver.progress(), receiver.confirmed(self.now));
             let Some(of) = subscriber.following_mut(header.channel) else {
                 return;
             };
-            // The core drops what it has no room for, or does not believe yet. In arrival order, confirmed
-            // sequences make room.
-            let window = of.config.window_slots.into();
-            let makes_room = decides
-                || limit == Sequence(u64::MAX)
-                || header.sequence.minus(window) <= confirmed;
-            let has_room = header.sequence.since(settled) <= window
-                || of.config.delivery == Delivery::Arrival && makes_room;
-            let jumps = (of.asked).jumps(header.sequence, settled.next(), heard);
-            if has_room && (decides || header.sequence <= limit) && !jumps {
-                of.impostor.hears(header.sequence, forged, decides);
+            // The core drops what it has no room for, or does not believe yet.
+            let (sequence, next) = (header.sequence, settled.next());
+            let has_room = (of.asked).has_room(sequence, next, confirmed, decides);
+            let jumps = of.asked.jumps(sequence, next, heard);
+            if has_room && (decides || sequence <= confirmed.1) && !jumps {
+                of.impostor.hears(sequence, forged, decides);
             }
         }
     }
