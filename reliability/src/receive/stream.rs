@@ -297,9 +297,8 @@ impl EpochStream {
         };
         let in_arrival_order = self.delivery == Delivery::Arrival;
         // Nobody may have sent what only multicast claims.
-        let was_sent =
-            via == Via::Repair || self.extent.loss_limit().contains(now, fallen_out.last);
-        if !in_arrival_order || !was_sent {
+        let limit = self.extent.loss_limit();
+        if !in_arrival_order || via != Via::Repair && !limit.contains(now, fallen_out.last) {
             self.note_sent(sequence, now, Origin::Live);
             // The datagram is not held, but its number says how many records lie before it.
             let after = header.first_record.plus(header.count.into());

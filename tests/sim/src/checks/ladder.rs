@@ -98,9 +98,9 @@ impl LadderCheck {
     /// A timeout that is too late.
     pub fn asks(&mut self, rung: Option<Rung>, sequence: Sequence, now: Nanos) -> Checked {
         if let Some((before, at)) = self.open.remove(&sequence.0) {
+            let latest = self.latest(before, at);
             self.of[before as usize].gave_way = true;
             self.seen += 1;
-            let latest = self.latest(before, at);
             if now > latest {
                 return Err(format!(
                     "{before:?} gives way for {sequence} at {now}, asked at {at}; due at {latest} at the latest"

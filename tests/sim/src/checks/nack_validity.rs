@@ -128,8 +128,8 @@ impl NackCheck {
         sequence.since(heard.max(next)) > jump_max
     }
 
-    /// Returns whether a core has room for this sequence. In arrival order, sequences that it may declare lost
-    /// make room: those up to `confirmed`, and all if it came over a connection or nobody can confirm more.
+    /// Returns whether a core has room for this sequence. In arrival order, sequences that may be lost make
+    /// room: those up to `confirmed`, and all if it came over a connection or nobody can confirm more.
     #[must_use]
     pub fn has_room(
         &self,
