@@ -22,7 +22,7 @@ impl Ends {
     /// of timers needed.
     ///
     /// # Errors
-    /// A receiver or publisher that has not reached its end after [`Plan::settle_ticks`] timers, or
+    /// A receiver or publisher that has not reached its end after the plan's `settle_ticks` timers, or
     /// a violation on the path.
     pub fn settle(&mut self, cores: &mut Cores<'_>, mut world: World) -> Result<u32, String> {
         let (mut ticks, ticks_max) = (0, cores.plan.settle_ticks);
