@@ -670,7 +670,7 @@ fn unconfirmed_datagram_pushes_nothing_out_of_the_window() {
     world.hear(A, &forged[19]);
     assert_eq!(world.counters().window_full_dropped.get(), 1);
     assert!(world.losses().is_empty() && world.records == [1]);
-    // What STATUS confirms falls out of the window.
+    // Sequences that STATUS confirms fall out of the window.
     let genuine: Vec<_> = (0..20).map(|_| publisher.publish(1)).collect();
     answer(&mut world, &publisher);
     world.hear(A, &genuine[19]);
