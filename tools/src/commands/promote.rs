@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use tickcast_publisher::internal::http::{EndpointAddress, Token, ask};
-use tickcast_transport::control::resolve;
 
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
-use tickcast_tools::support::output::Output;
+
+use crate::commands::command_request::{CommandRequest, print_answer};
 
 /// The standby, and how to promote it.
 #[derive(Debug, clap::Args)]
@@ -36,57 +35,17 @@ pub(crate) struct Args {
 /// # Errors
 /// Returns [`ToolError`] if there is no answer, or the answer is not that of a standby.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
-    let address = address_of(&args.standby)?;
     let wanted = serde_json::json!({ "force": args.force }).to_string();
-    let token = args.token_file.as_deref().map(Token::read).transpose();
-    let token = token.map_err(|error| ToolError::Usage(error.to_string()))?;
-    let asked = ask(
-        &address,
-        token.as_ref(),
-        "/promote",
-        Some(&wanted),
-        args.wait,
-    );
-    let (status, answer) = asked.map_err(|error| {
-        ToolError::Unreachable(format!(
-            "{address} gave no answer: {error}; give the standby's command socket or command port"
-        ))
-    })?;
-    let reported: Option<Value> = serde_json::from_str(&answer).ok();
-    let Some(reported) = reported.filter(|reported| reported["state"].is_string()) else {
-        let answer = answer.trim();
-        return Err(ToolError::Usage(format!(
-            "{address} is not a standby: it answered {status} {answer}"
-        )));
+    let request = CommandRequest {
+        endpoint: &args.standby,
+        token_file: args.token_file.as_deref(),
+        path: "/promote",
+        body: &wanted,
+        wait: args.wait,
     };
-    let mut output = Output::stdout();
-    if args.json {
-        output.line(&reported)?;
-    } else {
-        for line in in_words(&reported) {
-            output.line(line)?;
-        }
-    }
-    output.flush()?;
+    let reported = request.send("standby", "is not a standby")?;
+    print_answer(&reported, args.json, in_words)?;
     Ok(Exit::whole_if(reported["state"] == "promoted"))
-}
-
-/// Returns the address of a command endpoint.
-///
-/// # Errors
-/// Returns [`ToolError::Address`] if a host is unknown.
-pub(super) fn address_of(text: &str) -> Result<EndpointAddress, ToolError> {
-    if text.contains('/') {
-        return Ok(EndpointAddress::Socket(text.into()));
-    }
-    let wrong = |source| ToolError::Address {
-        target: text.to_owned(),
-        source,
-    };
-    let found = resolve(text).map_err(wrong)?;
-    // A successful lookup gives at least one address.
-    let first = found.first().copied().map(EndpointAddress::Port);
-    first.ok_or_else(|| wrong(std::io::ErrorKind::NotFound.into()))
 }
 
 /// Returns the answer as text.

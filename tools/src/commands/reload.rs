@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use tickcast_publisher::internal::http::{Token, ask};
 
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
-use tickcast_tools::support::output::Output;
 
-use crate::commands::promote::address_of;
+use crate::commands::command_request::{CommandRequest, print_answer};
 
 /// The publisher.
 #[derive(Debug, clap::Args)]
@@ -34,31 +32,15 @@ pub(crate) struct Args {
 /// # Errors
 /// Returns [`ToolError`] if there is no answer, or the answer is not that of a publisher.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
-    let address = address_of(&args.publisher)?;
-    let token = args.token_file.as_deref().map(Token::read).transpose();
-    let token = token.map_err(|error| ToolError::Usage(error.to_string()))?;
-    let asked = ask(&address, token.as_ref(), "/reload", Some(""), args.wait);
-    let (status, answer) = asked.map_err(|error| {
-        ToolError::Unreachable(format!(
-            "{address} gave no answer: {error}; give the publisher's command socket or command port"
-        ))
-    })?;
-    let reported: Option<Value> = serde_json::from_str(&answer).ok();
-    let Some(reported) = reported.filter(|reported| reported["state"].is_string()) else {
-        let answer = answer.trim();
-        return Err(ToolError::Usage(format!(
-            "{address} does not reload: it answered {status} {answer}"
-        )));
+    let request = CommandRequest {
+        endpoint: &args.publisher,
+        token_file: args.token_file.as_deref(),
+        path: "/reload",
+        body: "",
+        wait: args.wait,
     };
-    let mut output = Output::stdout();
-    if args.json {
-        output.line(&reported)?;
-    } else {
-        for line in in_words(&reported) {
-            output.line(line)?;
-        }
-    }
-    output.flush()?;
+    let reported = request.send("publisher", "does not reload")?;
+    print_answer(&reported, args.json, in_words)?;
     Ok(Exit::whole_if(reported["state"] == "reloaded"))
 }
 
