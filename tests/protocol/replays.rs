@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tickcast_sim::journal::replay::{Seen, replay_seed};
+use tickcast_sim::journal::replay::{ReplayCounts, replay_seed};
 
 /// Returns the number of runs. `make` and CI use the default; this variable requests more.
 fn runs() -> u64 {
@@ -15,7 +15,7 @@ fn runs() -> u64 {
 fn recorded_troubles_replay_to_same_state() {
     let (next, runs) = (AtomicU64::new(0), runs());
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let seen: Vec<Seen> = std::thread::scope(|scope| {
+    let seen: Vec<ReplayCounts> = std::thread::scope(|scope| {
         let work = || {
             let seeds = || Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < runs);
             let replay = |seed| match replay_seed(seed) {
@@ -28,7 +28,7 @@ fn recorded_troubles_replay_to_same_state() {
         let joined = workers.into_iter().flat_map(|w| w.join().unwrap());
         joined.collect()
     });
-    let sum = |of: fn(&Seen) -> u64| seen.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&ReplayCounts) -> u64| seen.iter().map(of).sum::<u64>();
     let (replayed, overwritten) = (sum(|it| it.replayed), sum(|it| it.overwritten));
     let (inputs, words) = (sum(|it| it.inputs), sum(|it| it.words));
     let standbys = sum(|it| it.standbys);

@@ -3,7 +3,7 @@
 
 use tickcast_sim::exhaustive::cores::Cores;
 use tickcast_sim::exhaustive::ends::Ends;
-use tickcast_sim::exhaustive::world::World;
+use tickcast_sim::exhaustive::world::SmallWorld;
 use tickcast_sim::exhaustive::worlds;
 
 /// The search runs a core once for each of its states and inputs, and memoizes outputs and next state. On
@@ -16,8 +16,8 @@ fn memoized_core_matches_running_core() {
         let mut remembering = Cores::new(&plan);
         for _ in 0..30 {
             let mut running = Cores::forgetful(&plan);
-            let mut reported = World::new(&mut remembering).unwrap();
-            let mut due = World::new(&mut running).unwrap();
+            let mut reported = SmallWorld::new(&mut remembering).unwrap();
+            let mut due = SmallWorld::new(&mut running).unwrap();
             reported.keep_diary();
             due.keep_diary();
             loop {

@@ -1,4 +1,5 @@
-//! The rule on names of types: no two public types of the product share one.
+//! The rule on names of types: no two public types of the product share one, and no two of the programs and
+//! libraries that test it.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +11,20 @@ use crate::{Violation, holds_for_all, places_found, violation};
 fn counts(source: &Source) -> bool {
     source.is_rust()
         && source.path.contains("/src/")
-        && !source.path.starts_with("tests/")
         && !source.path.starts_with("subscriber/capi/")
         && !source.path.ends_with("/disabled.rs")
 }
 
-/// Every name that more than one public type has, with the places of all of them.
-fn shared_names(tree: &Tree) -> BTreeMap<String, Vec<(String, usize)>> {
+/// Every name that more than one public type of the product or of its tests has, with the places of all.
+fn shared_names(tree: &Tree) -> BTreeMap<(bool, String), Vec<(String, usize)>> {
     let definition = pattern(r"^\s*pub (?:unsafe )?(?:struct|enum|trait|type|union) (\w+)");
-    let mut places: BTreeMap<String, Vec<(String, usize)>> = BTreeMap::new();
+    let mut places: BTreeMap<(bool, String), Vec<(String, usize)>> = BTreeMap::new();
     for source in tree.files.iter().filter(|source| counts(source)) {
         for (at, line) in source.product.lines().enumerate() {
             if let Some(found) = definition.captures(line) {
                 let place = (source.path.clone(), at + 1);
-                places.entry(found[1].to_owned()).or_default().push(place);
+                let name = (source.path.starts_with("tests/"), found[1].to_owned());
+                places.entry(name).or_default().push(place);
             }
         }
     }
@@ -33,7 +34,7 @@ fn shared_names(tree: &Tree) -> BTreeMap<String, Vec<(String, usize)>> {
 
 fn shared_name(tree: &Tree) -> Vec<(String, Violation)> {
     let shared = shared_names(tree).into_iter();
-    let each = shared.flat_map(|(name, places)| {
+    let each = shared.flat_map(|((_, name), places)| {
         let what = format!("another public type is called `{name}`, too");
         let found = places.into_iter();
         found.map(move |(path, line)| (path, violation(line, what.clone())))
@@ -57,7 +58,8 @@ fn name_shared_by_public_types_is_detected() {
             "// pub struct A;\npub enum C {}\npub struct B;\n",
         ),
         ("subscriber/capi/src/a.rs", "pub struct A;\n"),
-        ("tests/sim/src/a.rs", "pub struct A;\n"),
+        ("tests/lab/src/a.rs", "pub struct E;\n"),
+        ("tests/sim/src/a.rs", "pub struct A;\npub enum E {}\n"),
         (
             "transport/src/a.rs",
             "pub type A = u8;\npub unsafe trait D {}\n",
@@ -69,6 +71,8 @@ fn name_shared_by_public_types_is_detected() {
         ("transport/src/a.rs", 1),
         ("feeds/src/a.rs", 7),
         ("transport/src/a.rs", 2),
+        ("tests/lab/src/a.rs", 1),
+        ("tests/sim/src/a.rs", 2),
     ];
     assert_eq!(
         places_found(shared_name, &files),

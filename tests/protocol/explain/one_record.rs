@@ -18,7 +18,9 @@ use tickcast_reliability::types::{
     Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
-use tickcast_sim::journal::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
+use tickcast_sim::journal::staged::{
+    CHANNEL, EPOCH, JournalStage, data, datagram, event, heartbeat,
+};
 use tickcast_transport::journal_file::JournalFile;
 
 const A: LineId = LineId(0);
@@ -39,8 +41,11 @@ fn only(explained: &Explanation) -> &Finding {
 }
 
 /// Loses 13 and 14 on line A. 15 shows the gap, and repair fills it.
-fn lose_two(before: impl FnOnce(&mut Stage), after: impl FnOnce(&mut Stage)) -> Explanation {
-    let mut stage = Stage::new(ordered(), 1);
+fn lose_two(
+    before: impl FnOnce(&mut JournalStage),
+    after: impl FnOnce(&mut JournalStage),
+) -> Explanation {
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     before(&mut stage);
     stage.hear(0, 15..=15);
@@ -77,7 +82,7 @@ fn sole_line_without_local_drop_blames_wire_or_queue() {
 
 #[test]
 fn datagram_only_on_other_line_is_wire_loss() {
-    let mut stage = Stage::new(ordered(), 2);
+    let mut stage = JournalStage::new(ordered(), 2);
     for sequence in 11..=20 {
         if !(14..=15).contains(&sequence) {
             stage.hear(0, sequence..=sequence);
@@ -97,7 +102,7 @@ fn datagram_only_on_other_line_is_wire_loss() {
 
 #[test]
 fn loss_on_both_lines_is_blamed_on_send_queue() {
-    let mut stage = Stage::new(ordered(), 2);
+    let mut stage = JournalStage::new(ordered(), 2);
     for sequence in (11..=13).chain(16..=20) {
         stage.hear(0, sequence..=sequence);
         stage.hear(1, sequence..=sequence);
@@ -173,7 +178,7 @@ fn datagrams_that_came_with_altered_bytes_are_named_damaged() {
 
 #[test]
 fn datagrams_that_came_cut_off_are_named_so() {
-    let cut = |stage: &mut Stage| stage.bytes(0, &data(EPOCH, 13, 0)[..70]);
+    let cut = |stage: &mut JournalStage| stage.bytes(0, &data(EPOCH, 13, 0)[..70]);
     let explained = lose_two(cut, |_| ());
     assert_eq!(origin_of_two(&explained), Origin::CutOff(A));
 }
@@ -194,7 +199,7 @@ fn broken_receive_queue_or_foreign_q_key_names_device() {
 
 #[test]
 fn shared_ring_overrun_is_named_as_origin() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.overrun(13, 40);
     stage.hear(0, 41..=42);
@@ -213,7 +218,7 @@ fn window_full_drop_differs_from_earlier_loss() {
         window_slots: 16,
         ..ordered()
     };
-    let mut stage = Stage::new(config, 1);
+    let mut stage = JournalStage::new(config, 1);
     stage.hear(0, 11..=12);
     // 13 is lost; 14 to 28 wait; 29 and 30 find no room.
     stage.hear(0, 14..=30);
@@ -245,7 +250,7 @@ fn window_full_drop_is_found_among_losses() {
     };
     // With repair, without repair, and with a record that ends before the first NACK.
     for (config, repaired) in [(config, true), (off, false), (config, false)] {
-        let mut stage = Stage::new(config, 1);
+        let mut stage = JournalStage::new(config, 1);
         stage.hear(0, 11..=12);
         // 13 is lost, 14 to 28 wait; then every other one is lost, and the others find no room.
         stage.hear(0, 14..=28);
@@ -276,7 +281,7 @@ fn window_full_drop_is_found_among_losses() {
 
 /// Runs `steps` random steps of datagrams, losses, repairs and messages about them. `up_to` is the source
 /// of randomness.
-fn trouble(stage: &mut Stage, lines: u64, steps: usize, up_to: &mut impl FnMut(u64) -> u64) {
+fn trouble(stage: &mut JournalStage, lines: u64, steps: usize, up_to: &mut impl FnMut(u64) -> u64) {
     let mut newest = 10;
     for _ in 0..steps {
         let line = up_to(lines) as u8;
@@ -313,7 +318,7 @@ fn findings_add_up_to_counts() {
             ..ordered()
         };
         let lines = 1 + up_to(2);
-        let mut stage = Stage::new(config, lines as usize);
+        let mut stage = JournalStage::new(config, lines as usize);
         trouble(&mut stage, lines, 60, &mut up_to);
         println!("seed {seed}, {config:?}");
         let explained = stage.explain();
@@ -329,7 +334,7 @@ fn findings_add_up_to_counts() {
 
 #[test]
 fn silent_multicast_of_live_publisher_is_named() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(12));
     stage.wait_ms(60);
@@ -348,7 +353,7 @@ fn silent_multicast_of_live_publisher_is_named() {
 
 #[test]
 fn gap_open_at_publisher_death_names_publisher() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(14));
     stage.disconnect();
@@ -363,7 +368,7 @@ fn gap_open_at_publisher_death_names_publisher() {
 
 #[test]
 fn gap_open_at_epoch_change_names_epoch_change() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.disconnect();
     stage.wait_ms(100);
@@ -382,7 +387,7 @@ fn gap_open_at_epoch_change_names_epoch_change() {
 
 #[test]
 fn history_gone_from_ring_at_join_is_named() {
-    let mut stage = Stage::starting(ordered(), 1, Start::At(EPOCH, Sequence(3)));
+    let mut stage = JournalStage::starting(ordered(), 1, Start::At(EPOCH, Sequence(3)));
     stage.wait_ms(1);
     stage.refuse(3, 7, RefusalReason::Window, 8);
     stage.repair(8..=10);
@@ -399,7 +404,7 @@ fn history_gone_from_ring_at_join_is_named() {
 
 #[test]
 fn gap_during_group_join_is_not_wire_loss() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 14..=15);
     stage.repair(11..=13);
     stage.hear(0, 16..=17);
@@ -418,7 +423,7 @@ fn source_loss_event_names_its_origin() {
         (SourceLossReason::Overflow, Origin::FeedQueue),
         (SourceLossReason::Malformed, Origin::SourceUnreadable),
     ] {
-        let mut stage = Stage::new(ordered(), 1);
+        let mut stage = JournalStage::new(ordered(), 1);
         stage.hear(0, 11..=12);
         let lost = StreamEvent::SourceLost {
             source: SourceId(1),
@@ -437,7 +442,7 @@ fn source_loss_event_names_its_origin() {
 
 #[test]
 fn records_that_no_version_carries_are_named_unreadable() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     let unreadable = datagram(Kind::Data, EPOCH, (13, 1), &[0xff; 56], 0);
     stage.bytes(0, &unreadable);
@@ -454,7 +459,7 @@ fn records_that_no_version_carries_are_named_unreadable() {
 
 #[test]
 fn another_content_under_the_same_number_names_an_impostor() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     let mut other = data(EPOCH, 13, 0);
     other[100] ^= 0xff;
@@ -476,7 +481,7 @@ fn another_content_under_the_same_number_names_an_impostor() {
 
 #[test]
 fn local_ring_overrun_blames_the_application() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=20);
     stage.note(Note::Overrun(CHANNEL, 6));
     let explained = stage.explain();
@@ -490,7 +495,7 @@ fn local_ring_overrun_blames_the_application() {
 
 #[test]
 fn overtaken_datagram_on_its_line_is_late_not_lost() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 14..=14);
     stage.hear(0, 13..=13);
@@ -510,8 +515,8 @@ fn why_late(found: &Finding) -> DelayCause {
 
 /// STATUS announces 13 to 20 after the line was silent for 60 ms, and repair fills them before the line
 /// does.
-fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
-    let mut stage = Stage::new(ordered(), 1);
+fn overtake_the_line(meanwhile: impl FnOnce(&mut JournalStage)) -> Explanation {
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(12));
     stage.wait_ms(60);
@@ -541,7 +546,7 @@ fn datagram_after_resume_was_late_not_lost() {
 
 #[test]
 fn line_and_repair_in_reporting_poll_were_late() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=16);
     stage.bytes(0, &heartbeat(16));
     stage.wait_ms(60);
@@ -571,7 +576,7 @@ fn line_and_repair_in_reporting_poll_were_late() {
 
 #[test]
 fn unvouched_line_datagram_was_not_lost_on_wire() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     // A jump so far ahead is dropped until STATUS confirms it.
     stage.hear(0, 70_000..=70_000);
@@ -599,7 +604,7 @@ fn stalled_application_explains_lateness() {
 #[test]
 fn injected_delay_is_named_as_cause_of_lateness() {
     let held_back = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=15);
     stage.note(held_back);
@@ -613,7 +618,7 @@ fn injected_delay_is_named_as_cause_of_lateness() {
 
 #[test]
 fn line_loss_repaired_before_other_line_is_that_lines() {
-    let mut stage = Stage::new(ordered(), 2);
+    let mut stage = JournalStage::new(ordered(), 2);
     stage.hear(0, 11..=12);
     stage.hear(1, 11..=12);
     stage.hear(0, 15..=18);
@@ -626,7 +631,7 @@ fn line_loss_repaired_before_other_line_is_that_lines() {
 
 #[test]
 fn datagram_on_both_lines_after_status_was_late() {
-    let mut stage = Stage::new(ordered(), 2);
+    let mut stage = JournalStage::new(ordered(), 2);
     for line in [0, 1] {
         stage.hear(line, 11..=12);
         stage.bytes(line, &heartbeat(12));
@@ -648,7 +653,7 @@ fn datagram_on_both_lines_after_status_was_late() {
 
 #[test]
 fn gap_filled_by_multicast_repair_is_named() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=15);
     for sequence in 13..=14 {
@@ -675,7 +680,7 @@ fn deadline_refusal_and_no_repair_name_loss_cause() {
         (ordered(), true, LossCause::Window),
     ];
     for (config, refused, cause) in stages {
-        let mut stage = Stage::new(config, 1);
+        let mut stage = JournalStage::new(config, 1);
         stage.hear(0, 11..=12);
         stage.hear(0, 15..=15);
         if refused {
@@ -700,7 +705,7 @@ fn deadline_refusal_and_no_repair_name_loss_cause() {
 
 #[test]
 fn gap_found_by_heartbeat_is_reported_open() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.bytes(0, &heartbeat(14));
     stage.pass_us(100);
@@ -727,7 +732,7 @@ fn gap_parts_lost_in_different_places_are_separate() {
 #[test]
 fn two_host_journals_separate_wire_from_common_loss() {
     let host = |lost: &[u64]| {
-        let mut stage = Stage::new(ordered(), 1);
+        let mut stage = JournalStage::new(ordered(), 1);
         for sequence in (11..=30).filter(|it| !lost.contains(it)) {
             stage.hear(0, sequence..=sequence);
         }
@@ -750,7 +755,7 @@ fn two_host_journals_separate_wire_from_common_loss() {
 #[test]
 fn datagram_before_welcome_of_epoch_is_not_wire_loss() {
     let next = Epoch(EPOCH.0 + 1);
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.disconnect();
     // Only line A carries the new epoch, and no WELCOME has confirmed it yet.
@@ -779,7 +784,7 @@ fn datagram_before_welcome_of_epoch_is_not_wire_loss() {
 #[test]
 fn records_of_one_host_do_not_blame_publisher() {
     let process = |boot_id: &str| {
-        let mut stage = Stage::in_host(ordered(), 1, Start::Live, boot_id);
+        let mut stage = JournalStage::in_host(ordered(), 1, Start::Live, boot_id);
         stage.hear(0, 11..=12);
         stage.hear(0, 14..=15);
         stage.repair(13..=13);
@@ -796,7 +801,7 @@ fn records_of_one_host_do_not_blame_publisher() {
 
 #[test]
 fn damaged_journal_is_explained_or_refused() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=40);
     stage.repair(13..=14);
@@ -834,7 +839,7 @@ fn damaged_journal_is_explained_or_refused() {
 
 #[test]
 fn damaged_journal_part_is_reported_rest_explained() {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     let mut next = 11;
     // Enough for several segments.
     for _ in 0..60_000 {
@@ -905,7 +910,7 @@ fn overwritten_journal_adds_up_from_any_oldest_part() {
             window_slots: 16,
             ..ordered()
         };
-        let mut stage = Stage::in_little_room(config, 2);
+        let mut stage = JournalStage::in_little_room(config, 2);
         trouble(&mut stage, 2, 3_000, &mut up_to);
         let record = stage.bytes_of_record();
         let oldest = segments(&record)[0].0;
@@ -947,7 +952,7 @@ fn overwritten_journal_adds_up_from_any_oldest_part() {
 
 /// Loses every other datagram of `count` pairs, all at once, and repairs them after the NACK.
 fn lose_every_other(count: u64) -> Explanation {
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     let heard = (14..14 + 2 * count).step_by(2);
     for sequence in heard {
@@ -981,7 +986,7 @@ fn journal_without_datagrams_never_replaces_earlier_one() {
     let name = format!("tickcast-explanations-{}.journal", std::process::id());
     let path = std::path::Path::new("/dev/shm").join(name);
     let before = path.with_extension("journal.before");
-    let mut stage = Stage::new(ordered(), 1);
+    let mut stage = JournalStage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     let outage = stage.bytes_of_record();
     std::fs::write(&path, &outage).unwrap();

@@ -7,7 +7,7 @@ use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::types::{Nanos, ReceiverCounters, RepairCounters, SenderCounters};
 
 use crate::checks::delivery::Stream;
-use crate::checks::first_nack::Seen;
+use crate::checks::first_nack::DeadlineCounts;
 use crate::faults::weather::FaultCounts;
 
 /// Counters of one run or of many.
@@ -132,7 +132,7 @@ impl Repairs {
 
 impl Tally {
     /// Adds the counters of a subscriber.
-    pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream, seen: Seen) {
+    pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream, seen: DeadlineCounts) {
         self.asked_in_time += seen.asked;
         self.given_up_in_time += seen.given_up;
         self.confirmed_in_time += seen.confirmed;

@@ -109,7 +109,7 @@ impl EpochTruth {
 
 /// The point at which an epoch continues the stream of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct Continuation {
     /// The epoch that is continued.
     pub from: Epoch,
     /// The last valid sequence of that epoch.
@@ -122,7 +122,7 @@ pub struct Link {
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     rings: BTreeMap<(ChannelId, Epoch), Vec<EpochTruth>>,
-    links: BTreeMap<(ChannelId, Epoch), Link>,
+    links: BTreeMap<(ChannelId, Epoch), Continuation>,
 }
 
 impl Truth {
@@ -144,7 +144,7 @@ impl Truth {
         &mut self,
         channel: ChannelId,
         epoch: Epoch,
-        link: Link,
+        link: Continuation,
     ) -> Option<ContentKey> {
         let key = self.of(channel, link.from).first()?.key;
         self.open(channel, epoch, (link.last.next(), link.next_record));
@@ -155,14 +155,14 @@ impl Truth {
 
     /// Returns the link from this epoch to the epoch that it continues, if any.
     #[must_use]
-    pub fn link(&self, channel: ChannelId, epoch: Epoch) -> Option<Link> {
+    pub fn link(&self, channel: ChannelId, epoch: Epoch) -> Option<Continuation> {
         self.links.get(&(channel, epoch)).copied()
     }
 
     /// Returns the link at which `from` was continued on the path to `to`, or `None` when `to` does not
     /// descend from `from`.
     #[must_use]
-    pub fn descent(&self, channel: ChannelId, from: Epoch, to: Epoch) -> Option<Link> {
+    pub fn descent(&self, channel: ChannelId, from: Epoch, to: Epoch) -> Option<Continuation> {
         let first = self.link(channel, to);
         let mut links = std::iter::successors(first, |link| self.link(channel, link.from));
         links.find(|link| link.from == from)

@@ -32,7 +32,7 @@ pub enum Arrival {
 }
 
 /// A publisher in virtual time.
-pub struct Publisher {
+pub struct PublisherActor {
     /// The feeds, one per channel. A feed is absent only while it runs as an interruption.
     pub feeds: Vec<Feed>,
     /// The repair service.
@@ -71,7 +71,7 @@ pub struct Publisher {
     pub cursors: Cursors,
 }
 
-impl Publisher {
+impl PublisherActor {
     /// Opens `epoch`, on each channel with the given first sequence and record.
     ///
     /// # Errors

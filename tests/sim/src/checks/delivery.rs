@@ -11,7 +11,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Kind};
 
 use crate::checks::epoch_lineage::Reported;
-use crate::truth::{EpochTruth, Link, Truth};
+use crate::truth::{Continuation, EpochTruth, Truth};
 
 /// The position and the counts of one subscriber in the stream of one channel.
 #[derive(Debug)]
@@ -546,7 +546,7 @@ impl Stream {
 
     /// Moves to an epoch that continues the one before. Records beyond the link are remembered as a
     /// dead end, and `next` returns to the link.
-    fn continue_epoch(&mut self, truth: &Truth, to: Epoch, link: Link) {
+    fn continue_epoch(&mut self, truth: &Truth, to: Epoch, link: Continuation) {
         let (channel, from) = (self.channel, self.followed);
         let exact = self.reported.is_empty();
         let (mut least, mut more) = (0, 0);

@@ -82,7 +82,7 @@ impl Reads {
 
 /// Number of cases that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct DeadlineCounts {
     /// First NACKs that were due by a deadline and met it.
     pub asked: u64,
     /// Gaps that had to be given up by a deadline and were.
@@ -137,7 +137,7 @@ pub struct FirstNackCheck {
     said_at: Nanos,
     may_say_at: Nanos,
     /// Number of cases that were checked.
-    pub seen: Seen,
+    pub seen: DeadlineCounts,
 }
 
 impl FirstNackCheck {
@@ -174,7 +174,7 @@ impl FirstNackCheck {
             lifted_at: Nanos::ZERO,
             said_at: Nanos::ZERO,
             may_say_at: Nanos::ZERO,
-            seen: Seen::default(),
+            seen: DeadlineCounts::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use tickcast_reliability::types::{FanOutId, Nanos, Now};
 
 use super::fingerprint::Printer;
 use super::transcript::Said;
-use super::{BEGIN, Plan};
+use super::{BEGIN, SmallPlan};
 
 pub(super) const PATHS: [Path; 2] = [Path::Repair, Path::Replay];
 pub(super) const FAN_OUT: FanOutId = FanOutId(0);
@@ -27,7 +27,7 @@ pub trait Core: Sized {
     ///
     /// # Errors
     /// Settings that a part of the core refuses.
-    fn begin(plan: &Plan, number: u64) -> Result<Self, String>;
+    fn begin(plan: &SmallPlan, number: u64) -> Result<Self, String>;
 
     /// Passes an input to the core and collects its outputs.
     ///

@@ -13,10 +13,10 @@ use tickcast_reliability::types::Nanos;
 
 use super::core::{Checked, Core, Does};
 use super::fingerprint::Printer;
-use super::publisher::{self, Publisher};
+use super::publisher::{self, SmallPublisher};
 use super::receiver::Receiver;
 use super::transcript::{Said, TruthId};
-use super::{BEGIN, Plan};
+use super::{BEGIN, SmallPlan};
 
 /// The number of a state of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,7 +97,7 @@ impl<C: Core> States<C> {
         self.states[of.0 as usize].fingerprint
     }
 
-    fn begin(&mut self, plan: &Plan, number: u64) -> Result<StateId, String> {
+    fn begin(&mut self, plan: &SmallPlan, number: u64) -> Result<StateId, String> {
         if let Some(id) = self.begun.get(&number) {
             return Ok(*id);
         }
@@ -109,7 +109,7 @@ impl<C: Core> States<C> {
 
     fn step(
         &mut self,
-        (plan, said): (&Plan, &mut Said),
+        (plan, said): (&SmallPlan, &mut Said),
         from: StateId,
         what: Move<C::Input>,
     ) -> Result<Known<C>, String> {
@@ -132,7 +132,12 @@ impl<C: Core> States<C> {
     }
 
     /// Recreates the core in this state by repeating the inputs that first led to it.
-    fn again(&mut self, plan: &Plan, said: &mut Said, to: StateId) -> Result<(C, Nanos), String> {
+    fn again(
+        &mut self,
+        plan: &SmallPlan,
+        said: &mut Said,
+        to: StateId,
+    ) -> Result<(C, Nanos), String> {
         let (mut moves, mut at) = (Vec::new(), to);
         let number = loop {
             match self.states[at.0 as usize].origin {
@@ -196,29 +201,29 @@ fn apply<C: Core>(
 /// The known states of all cores of a world.
 pub struct Cores<'p> {
     /// Plan of the world.
-    pub plan: &'p Plan,
+    pub plan: &'p SmallPlan,
     /// Datagrams and messages of the world.
     pub said: Said,
     /// States of the receivers.
     pub receivers: States<Receiver>,
     /// States of the publishers of all epochs.
-    pub publishers: States<Publisher>,
+    pub publishers: States<SmallPublisher>,
 }
 
 impl<'p> Cores<'p> {
     /// Returns an empty cache.
     #[must_use]
-    pub fn new(plan: &'p Plan) -> Self {
+    pub fn new(plan: &'p SmallPlan) -> Self {
         Self::with(plan, true)
     }
 
     /// Returns a cache that keeps nothing: each core runs for every input.
     #[must_use]
-    pub fn forgetful(plan: &'p Plan) -> Self {
+    pub fn forgetful(plan: &'p SmallPlan) -> Self {
         Self::with(plan, false)
     }
 
-    fn with(plan: &'p Plan, remembers: bool) -> Self {
+    fn with(plan: &'p SmallPlan, remembers: bool) -> Self {
         Self {
             plan,
             said: Said::default(),
@@ -272,8 +277,8 @@ impl<'p> Cores<'p> {
     pub fn serve(
         &mut self,
         at: StateId,
-        input: <Publisher as Core>::Input,
-    ) -> Result<Known<Publisher>, String> {
+        input: <SmallPublisher as Core>::Input,
+    ) -> Result<Known<SmallPublisher>, String> {
         let with = (self.plan, &mut self.said);
         self.publishers.step(with, at, Move::Take(input))
     }
@@ -301,7 +306,7 @@ impl<'p> Cores<'p> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::world::World;
+    use super::super::world::SmallWorld;
     use super::super::worlds;
     use super::*;
 
@@ -311,7 +316,7 @@ mod tests {
         let plan = plans.iter().find(|plan| plan.name == "duplicate").unwrap();
         let mut cores = Cores::new(plan);
         for begin in 0..50 {
-            let mut world = World::new(&mut cores).unwrap();
+            let mut world = SmallWorld::new(&mut cores).unwrap();
             for nth in begin.. {
                 let steps = world.steps(&cores);
                 let Some(step) = steps.get(nth % steps.len().max(1)) else {

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::Plan;
+use super::SmallPlan;
 use super::cores::Cores;
 use super::ends::Ends;
 use super::transcript::Identity;
-use super::world::{Step, World};
+use super::world::{SmallWorld, Step};
 
 /// A minimal path to a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl CounterExample {
     /// Minimises a path with this violation: removes every step without which there is still a
     /// violation. Each try runs with an empty cache.
     #[must_use]
-    pub fn of(plan: &Plan, mut path: Vec<Step>, mut what: String) -> Self {
+    pub fn of(plan: &SmallPlan, mut path: Vec<Step>, mut what: String) -> Self {
         if fails(plan, &path).is_none() {
             what = format!("only after other paths, hence an error of the search: {what}");
         }
@@ -43,9 +43,9 @@ impl CounterExample {
 }
 
 /// Returns the violation on a path and on its continuation to the end, if any.
-fn fails(plan: &Plan, path: &[Step]) -> Option<String> {
+fn fails(plan: &SmallPlan, path: &[Step]) -> Option<String> {
     let mut cores = Cores::new(plan);
-    let world = World::new(&mut cores).and_then(|mut world| {
+    let world = SmallWorld::new(&mut cores).and_then(|mut world| {
         for step in path {
             world.apply(&mut cores, *step)?;
         }
@@ -55,9 +55,9 @@ fn fails(plan: &Plan, path: &[Step]) -> Option<String> {
     end.err()
 }
 
-fn story(plan: &Plan, path: &[Step]) -> Result<String, String> {
+fn story(plan: &SmallPlan, path: &[Step]) -> Result<String, String> {
     let mut cores = Cores::new(plan);
-    let mut world = World::new(&mut cores)?;
+    let mut world = SmallWorld::new(&mut cores)?;
     world.keep_diary();
     let mut text = String::new();
     for (number, step) in path.iter().enumerate() {

@@ -8,12 +8,12 @@ use super::cores::Cores;
 use super::publisher::{PublisherInput, PublisherOutput};
 use super::receiver::{ReceiverEvent, ReceiverInput, ReceiverOutput};
 use super::transcript::{FrameId, Identity, PacketId};
-use super::world::{Connection, Place, Step, World, spend};
+use super::world::{Connection, Place, SmallWorld, Step, spend};
 
 /// Smallest advance of the clock.
 const SOON: Nanos = Nanos(1_000);
 
-impl World {
+impl SmallWorld {
     /// Advances the clock to the next timer of any core, and wakes the cores that are due.
     pub(super) fn tick(&mut self, cores: &mut Cores<'_>) -> Checked {
         let publisher = cores.publishers.facts(self.publisher).due;

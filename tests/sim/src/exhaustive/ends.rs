@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::cores::Cores;
-use super::world::{Step, World};
+use super::world::{SmallWorld, Step};
 
 /// States from which the end is reached once faults have stopped, and the number of timers needed.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Ends {
     /// # Errors
     /// A receiver or publisher that has not reached its end after the plan's `settle_ticks` timers, or
     /// a violation on the path.
-    pub fn settle(&mut self, cores: &mut Cores<'_>, mut world: World) -> Result<u32, String> {
+    pub fn settle(&mut self, cores: &mut Cores<'_>, mut world: SmallWorld) -> Result<u32, String> {
         let (mut ticks, ticks_max) = (0, cores.plan.settle_ticks);
         self.path.clear();
         for _ in 0..STEPS_MAX {

@@ -2,7 +2,7 @@
 //! the shipped cores. Within stated bounds of network faults, no event is untrue, and the end is
 //! reachable from every state.
 //!
-//! A [`Plan`] defines the datagrams to publish and the maximum number of each fault. [`world`]
+//! A [`SmallPlan`] defines the datagrams to publish and the maximum number of each fault. [`world`]
 //! holds the states of the cores and everything in flight between them. [`search`] tries every
 //! [`world::Step`] in every state, depth first. Each core runs once for each of its states and
 //! inputs, and the result is cached ([`cores`]). Most steps of the search are therefore table
@@ -34,7 +34,7 @@
 //! proved an impostor.
 //!
 //! From every state, faults are also stopped. Everything in flight then arrives in order, and the
-//! rest is published. Within [`Plan::settle_ticks`] timers all receivers must reach the end without
+//! rest is published. Within [`SmallPlan::settle_ticks`] timers all receivers must reach the end without
 //! open gaps.
 //!
 //! **Part of a state** is also the knowledge of the checks: all items that each application
@@ -46,7 +46,7 @@
 //! - A PROGRESS in flight or without response carries its number instead of its clock, which returns
 //!   with its STATUS.
 //! - Fields without influence, which [`fingerprint`] lists with the reasons, are left out.
-//! - A younger heartbeat replaces an older one in flight, when [`Plan::heartbeats_max`] are in
+//! - A younger heartbeat replaces an older one in flight, when [`SmallPlan::heartbeats_max`] are in
 //!   flight: heartbeats may be lost without counting as a drop.
 //! - Random waits are those of one seed, and their number is part of the state.
 //! - Connecting takes no time, both sides are notified at once that a connection closed, and a
@@ -109,7 +109,7 @@ pub enum Publish {
 
 /// A datagram that an impostor may multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forged {
+pub struct ForgedDatagram {
     /// Its kind.
     pub kind: Kind,
     /// Its distance from the newest sequence published.
@@ -118,7 +118,7 @@ pub struct Forged {
 
 /// Settings of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct ReceiverPlan {
     /// Delivery mode.
     pub delivery: Delivery,
     /// Start of the stream.
@@ -129,20 +129,20 @@ pub struct Who {
 
 /// A small world and its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SmallPlan {
     /// Name of the world.
     pub name: &'static str,
     /// Minimum number of states that a search must find. Fewer states indicate that the world
     /// covers less than it did.
     pub states_min: u64,
     /// Receivers of the world.
-    pub receivers: Vec<Who>,
+    pub receivers: Vec<ReceiverPlan>,
     /// Datagrams published in each epoch; the last list also applies to all further epochs.
     pub epochs: Vec<Vec<Publish>>,
     /// Maximum number of each fault.
     pub faults: Faults,
     /// Datagrams of which each forgery is one.
-    pub forged: Vec<Forged>,
+    pub forged: Vec<ForgedDatagram>,
     /// Slots of the receivers' windows.
     pub window_slots: u32,
     /// Maximum number of heartbeats of one epoch in flight to a receiver; a further one replaces
@@ -154,7 +154,7 @@ pub struct Plan {
     pub settle_ticks: u32,
 }
 
-impl Plan {
+impl SmallPlan {
     /// Returns the datagrams to publish in this epoch; the first epoch is 1.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> &[Publish] {

@@ -5,16 +5,16 @@ use tickcast_reliability::delivery::{Delivery, LossCause};
 use tickcast_reliability::types::Nanos;
 use tickcast_reliability::wire::Kind;
 
-use super::{Faults, Forged, Plan, Publish, Who};
+use super::{Faults, ForgedDatagram, Publish, ReceiverPlan, SmallPlan};
 
-const ORDERED: Who = Who {
+const ORDERED: ReceiverPlan = ReceiverPlan {
     delivery: Delivery::Ordered,
     start: Start::Live,
     late: false,
 };
 
 /// The deadline is before the first heartbeat after a loss.
-const WITHIN: Who = Who {
+const WITHIN: ReceiverPlan = ReceiverPlan {
     delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
     ..ORDERED
 };
@@ -34,7 +34,7 @@ const SAMPLED_STATES_MAX: u64 = 10_000_000;
 
 /// Returns all worlds, of which one in five, chosen by the seed, has wider bounds. The largest are left out.
 #[must_use]
-pub fn sample(seed: u64) -> Vec<Plan> {
+pub fn sample(seed: u64) -> Vec<SmallPlan> {
     let mut small = worlds(false).into_iter();
     let large = worlds(true).into_iter().zip(seed..);
     // The small world has the same index as the large one; the last large world has no small one.
@@ -51,11 +51,11 @@ pub fn sample(seed: u64) -> Vec<Plan> {
 
 /// Returns all worlds; `large` selects wider bounds, for manual runs.
 #[must_use]
-pub fn worlds(large: bool) -> Vec<Plan> {
+pub fn worlds(large: bool) -> Vec<SmallPlan> {
     use Publish::{Data, End, Opened};
     // Manual runs allow one more of a fault.
     let one = u8::from(large);
-    let plan = Plan {
+    let plan = SmallPlan {
         name: "loss",
         states_min: 15_000,
         receivers: vec![ORDERED; 2],
@@ -71,11 +71,11 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         causes: Vec::new(),
         settle_ticks: 100,
     };
-    let late = Who {
+    let late = ReceiverPlan {
         late: true,
         ..ORDERED
     };
-    let oldest = Who {
+    let oldest = ReceiverPlan {
         start: Start::Oldest,
         ..late
     };
@@ -89,7 +89,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let twice = vec![vec![Data(1), Data(2), End], vec![Opened, Data(1), End]];
     let mut worlds = vec![
         plan.clone(),
-        Plan {
+        SmallPlan {
             // A heartbeat arrives after a later heartbeat and after newer data.
             name: "old heartbeats",
             states_min: 1_000_000,
@@ -105,7 +105,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "timers",
             states_min: 1_300,
             faults: Faults {
@@ -115,7 +115,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             // Both receivers send the same NACK and are repaired by multicast, which may be lost as
             // well.
             name: "common loss",
@@ -127,7 +127,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "duplicate",
             states_min: 12_000,
             faults: Faults {
@@ -138,7 +138,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "narrow window",
             states_min: 2_700,
             faults: Faults {
@@ -149,7 +149,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             window_slots: 2,
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "restart",
             states_min: 8_500,
             epochs: twice.clone(),
@@ -162,7 +162,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             causes: vec![LossCause::Epoch],
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             // Enough timers for datagrams of the old publisher to arrive after the WELCOME of the
             // new one.
             name: "old epoch",
@@ -177,7 +177,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             causes: vec![LossCause::Epoch],
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "restart, overtaking",
             states_min: 3_000,
             epochs: twice.clone(),
@@ -190,7 +190,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             causes: vec![LossCause::Epoch],
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "restart, duplicate",
             states_min: 2_800,
             epochs: twice.clone(),
@@ -203,21 +203,21 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             causes: vec![LossCause::Epoch],
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "late join, oldest",
             states_min: 9_000,
             receivers: vec![ORDERED, oldest],
             faults: Faults { drops: one, ..NONE },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "late join, live",
             states_min: 2_800,
             receivers: vec![ORDERED, late],
             faults: Faults { drops: one, ..NONE },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             // A datagram that misses its deadline is lost, to the exact record.
             name: "deadline",
             states_min: 8_500,
@@ -232,7 +232,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             causes: vec![LossCause::Deadline],
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "connection cut",
             states_min: 5_000,
             faults: Faults {
@@ -246,7 +246,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     ];
     worlds.extend(impostors(&plan, one));
     if large {
-        worlds.push(Plan {
+        worlds.push(SmallPlan {
             name: "all at once",
             states_min: 20_000_000,
             epochs: twice,
@@ -259,13 +259,14 @@ pub fn worlds(large: bool) -> Vec<Plan> {
 }
 
 /// Returns the worlds with an impostor, like `plan`; `one` more of a fault is allowed.
-fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
+fn impostors(plan: &SmallPlan, one: u8) -> [SmallPlan; 5] {
     use Publish::{Data, End};
     let forged = |kinds: &[(Kind, i64)]| {
         let all = kinds.iter();
-        all.map(|&(kind, ahead)| Forged { kind, ahead }).collect()
+        all.map(|&(kind, ahead)| ForgedDatagram { kind, ahead })
+            .collect()
     };
-    let plan = Plan {
+    let plan = SmallPlan {
         receivers: vec![ORDERED],
         epochs: vec![vec![Data(1), Data(2), End]],
         causes: vec![LossCause::Fenced],
@@ -273,7 +274,7 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
     };
     let ahead = forged(&[(Kind::Data, 1), (Kind::Data, 2)]);
     [
-        Plan {
+        SmallPlan {
             // One forged datagram of any kind, behind, in place of the next one, or ahead.
             name: "impostor",
             states_min: 180_000,
@@ -294,7 +295,7 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             // Forged datagrams follow each other, or alternate with genuine ones.
             name: "impostor ahead",
             states_min: 48_000,
@@ -307,10 +308,10 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "impostor, arrival",
             states_min: 140_000,
-            receivers: vec![Who {
+            receivers: vec![ReceiverPlan {
                 delivery: Delivery::Arrival,
                 ..ORDERED
             }],
@@ -323,7 +324,7 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             name: "impostor, cut",
             states_min: 46_000,
             forged: ahead,
@@ -335,7 +336,7 @@ fn impostors(plan: &Plan, one: u8) -> [Plan; 5] {
             },
             ..plan.clone()
         },
-        Plan {
+        SmallPlan {
             // Multicast claims what follows, and the time of gaps is over before a STATUS comes.
             name: "impostor, deadline",
             states_min: 60_000,
@@ -359,7 +360,7 @@ mod tests {
 
     #[test]
     fn five_days_search_every_world_with_wide_bounds() {
-        let is_large = |plan: &Plan| worlds(true).iter().any(|large| large == plan);
+        let is_large = |plan: &SmallPlan| worlds(true).iter().any(|large| large == plan);
         let names = |seed| {
             let chosen = sample(seed).into_iter().filter(|plan| is_large(plan));
             chosen.map(|plan| plan.name).collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use tickcast_reliability::planted::{Bug, plant};
 
 use super::search::search;
-use super::{Plan, worlds};
+use super::{SmallPlan, worlds};
 
 /// A bug, the world that finds it, and the number of states within which it must be found.
 struct Hunt {
@@ -49,7 +49,7 @@ const HUNTS: [Hunt; 21] = [
 
 /// Returns the number of states after which a bug is found, and the violation, or `Err` with the
 /// number of states searched in vain.
-fn seek(hunt: &Hunt, plan: &Plan) -> Result<(u64, String), u64> {
+fn seek(hunt: &Hunt, plan: &SmallPlan) -> Result<(u64, String), u64> {
     plant(Some(hunt.bug));
     let found = catch_unwind(AssertUnwindSafe(|| search(plan, hunt.states)));
     plant(None);

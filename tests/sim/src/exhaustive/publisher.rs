@@ -18,7 +18,7 @@ use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 use super::core::{Checked, Core, Does, FAN_OUT, both_clocks, from_now};
 use super::fingerprint::Printer;
 use super::transcript::{FrameId, PacketId, Said};
-use super::{BEGIN, Plan, Publish};
+use super::{BEGIN, Publish, SmallPlan};
 use crate::checks::counters;
 use crate::faults::plan::CHANNEL;
 use crate::truth::{ContentKey, Truth, push_record};
@@ -29,7 +29,7 @@ const HEARTBEAT_US: u64 = 1_000;
 const HOST: PeerOrigin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// The publisher of a small world.
-pub struct Publisher {
+pub struct SmallPublisher {
     /// The publisher core.
     pub core: PublisherCore,
     /// The repair core.
@@ -88,10 +88,10 @@ pub struct PublisherFacts {
 ///
 /// # Errors
 /// A datagram that the publisher's core refuses.
-pub(super) fn truth_after(plan: &Plan, published: &[usize]) -> Result<Truth, String> {
+pub(super) fn truth_after(plan: &SmallPlan, published: &[usize]) -> Result<Truth, String> {
     let mut truth = Truth::default();
     for (epoch, published) in (1..).map(Epoch).zip(published) {
-        let mut publisher = Publisher::open(epoch, truth)?;
+        let mut publisher = SmallPublisher::open(epoch, truth)?;
         for what in &plan.epoch(epoch.0)[..*published] {
             publisher.publish(*what, both_clocks(BEGIN))?;
         }
@@ -100,7 +100,7 @@ pub(super) fn truth_after(plan: &Plan, published: &[usize]) -> Result<Truth, Str
     Ok(truth)
 }
 
-impl Publisher {
+impl SmallPublisher {
     /// Opens `epoch` after the epochs in `truth`.
     ///
     /// # Errors
@@ -250,12 +250,12 @@ impl Publisher {
     }
 }
 
-impl Core for Publisher {
+impl Core for SmallPublisher {
     type Input = PublisherInput;
     type Output = PublisherOutput;
     type Facts = PublisherFacts;
 
-    fn begin(_: &Plan, epoch: u64) -> Result<Self, String> {
+    fn begin(_: &SmallPlan, epoch: u64) -> Result<Self, String> {
         Self::open(Epoch(epoch), Truth::default())
     }
 

@@ -13,7 +13,7 @@ use tickcast_reliability::wire::Datagram;
 use super::core::{Checked, Core, Does, PATHS, from_now};
 use super::fingerprint::Printer;
 use super::transcript::{FrameId, PacketId, Said, TruthId};
-use super::{BEGIN, Plan, Who};
+use super::{BEGIN, ReceiverPlan, SmallPlan};
 use crate::checks::counters;
 use crate::checks::delivery::Stream;
 use crate::checks::impostor::ImpostorCheck;
@@ -77,7 +77,7 @@ pub struct Receiver {
     core: SubscriberCore,
     items: Items,
     account: Result<(), String>,
-    who: Who,
+    who: ReceiverPlan,
     number: u64,
     causes: Vec<LossCause>,
     clock: Clock,
@@ -149,7 +149,7 @@ const ROUNDS_MAX: u32 = 100;
 
 impl Receiver {
     /// Returns the receiver of this number.
-    fn new(plan: &Plan, number: u64) -> Self {
+    fn new(plan: &SmallPlan, number: u64) -> Self {
         let who = plan.receivers[number as usize];
         let config = ReceiverConfig {
             delivery: who.delivery,
@@ -306,7 +306,7 @@ impl Core for Receiver {
     type Output = ReceiverOutput;
     type Facts = ReceiverFacts;
 
-    fn begin(plan: &Plan, number: u64) -> Result<Self, String> {
+    fn begin(plan: &SmallPlan, number: u64) -> Result<Self, String> {
         Ok(Self::new(plan, number))
     }
 
@@ -419,7 +419,7 @@ fn open(core: &SubscriberCore) -> u64 {
 /// Checks the rules of this world, which the general check of a stream does not know.
 fn allowed(
     item: &Item<'_>,
-    who: Who,
+    who: ReceiverPlan,
     joined_at: Option<Sequence>,
     causes: &[LossCause],
 ) -> Result<(), String> {

@@ -4,16 +4,16 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use super::Plan;
+use super::SmallPlan;
 use super::core::Checked;
 use super::cores::Cores;
 use super::counter_example::CounterExample;
 use super::ends::Ends;
-use super::world::{Step, World};
+use super::world::{SmallWorld, Step};
 
 /// The result of a search.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SearchOutcome {
     /// Name of the world.
     pub name: &'static str,
     /// Number of distinct states; from each the end was reached.
@@ -40,7 +40,7 @@ pub struct Outcome {
 const DEPTH_MAX: usize = 1_000;
 
 struct Frame {
-    world: World,
+    world: SmallWorld,
     steps: Vec<Step>,
     next: usize,
 }
@@ -54,9 +54,9 @@ struct Search<'p> {
 
 /// Searches a world, and gives up after `states_max` states.
 #[must_use]
-pub fn search(plan: &Plan, states_max: u64) -> Outcome {
+pub fn search(plan: &SmallPlan, states_max: u64) -> SearchOutcome {
     let begun = Instant::now();
-    let mut outcome = Outcome {
+    let mut outcome = SearchOutcome {
         name: plan.name,
         states: 0,
         transitions: 0,
@@ -91,8 +91,13 @@ pub fn search(plan: &Plan, states_max: u64) -> Outcome {
 }
 
 impl Search<'_> {
-    fn explore(&mut self, states_max: u64, path: &mut Vec<Step>, outcome: &mut Outcome) -> Checked {
-        let world = World::new(&mut self.cores)?;
+    fn explore(
+        &mut self,
+        states_max: u64,
+        path: &mut Vec<Step>,
+        outcome: &mut SearchOutcome,
+    ) -> Checked {
+        let world = SmallWorld::new(&mut self.cores)?;
         self.seen.insert(world.fingerprint(true, &mut self.scratch));
         outcome.states = 1;
         let mut frames = vec![self.frame(world, outcome)?];
@@ -125,7 +130,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn frame(&mut self, world: World, outcome: &mut Outcome) -> Result<Frame, String> {
+    fn frame(&mut self, world: SmallWorld, outcome: &mut SearchOutcome) -> Result<Frame, String> {
         let ticks = self.ends.settle(&mut self.cores, world.clone())?;
         outcome.ticks_to_end = outcome.ticks_to_end.max(ticks);
         Ok(Frame {

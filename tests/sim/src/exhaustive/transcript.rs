@@ -7,7 +7,7 @@ use tickcast_reliability::control::Message;
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence};
 use tickcast_reliability::wire::Datagram;
 
-use super::{BEGIN, Forged};
+use super::{BEGIN, ForgedDatagram};
 use crate::faults::forged::forged_datagram;
 use crate::faults::plan::CHANNEL;
 use crate::truth::Truth;
@@ -137,7 +137,7 @@ impl Said {
 
     /// Returns the number of the datagram that an impostor forges in this state of the truth. `None` if it
     /// would precede the first sequence.
-    pub fn forged(&mut self, truth: TruthId, forged: Forged) -> Option<PacketId> {
+    pub fn forged(&mut self, truth: TruthId, forged: ForgedDatagram) -> Option<PacketId> {
         let epoch = Epoch(self.published(truth).len() as u64);
         let ring = self.truth(truth).of(CHANNEL, epoch).first()?;
         let newest = ring.last();

@@ -70,7 +70,7 @@ pub(super) struct Place {
 
 /// One state of a small world.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct SmallWorld {
     pub(super) publisher: StateId,
     /// The datagrams published so far, by epoch.
     pub(super) truth: TruthId,
@@ -81,7 +81,7 @@ pub struct World {
     pub(super) diary: Option<Vec<(usize, String)>>,
 }
 
-impl World {
+impl SmallWorld {
     /// Returns the first state: receivers that are present from the beginning have joined.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ pub enum Forgery {
 
 /// Where an impostor's datagrams begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forged {
+pub enum ForgedFrom {
     /// Behind the newest sequence sealed.
     Next,
     /// Behind the last one that was forged, or the newest one sealed.
@@ -28,11 +28,11 @@ pub enum Forged {
     Behind(u64),
 }
 
-/// Forged datagrams of the current epoch, contiguous, with right CRCs.
+/// ForgedFrom datagrams of the current epoch, contiguous, with right CRCs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attack {
     /// Where they begin.
-    pub from: Forged,
+    pub from: ForgedFrom,
     /// Their kind.
     pub kind: Kind,
     /// Their number.
@@ -41,7 +41,7 @@ pub struct Attack {
 
 /// One of a subscriber's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkDirection {
     /// Multicast datagrams to the subscriber.
     Datagrams,
     /// Messages from the subscriber to its publisher.
@@ -66,9 +66,9 @@ pub enum Incident {
     /// Messages from the publisher reach the subscriber again.
     DownPasses(Option<usize>),
     /// A link delays everything that it carries.
-    Clog(usize, Link),
+    Clog(usize, LinkDirection),
     /// The link releases everything that it delayed, in any order.
-    Unclog(usize, Link),
+    Unclog(usize, LinkDirection),
     /// A subscriber's connections are reset.
     Reset(Option<usize>),
     /// A subscriber's NACK connection breaks, while its TCP connections stay.

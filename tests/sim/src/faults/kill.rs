@@ -2,7 +2,7 @@
 
 /// The process that is killed. It is restarted afterwards, the publisher first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum KillVictim {
     /// The publisher.
     Publisher,
     /// One subscriber, while others are running.
@@ -28,7 +28,7 @@ pub enum Moment {
     AtEnd,
 }
 
-impl Who {
+impl KillVictim {
     /// Returns whether the publisher is killed.
     #[must_use]
     pub fn publisher(self) -> bool {

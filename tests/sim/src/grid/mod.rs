@@ -64,7 +64,7 @@ pub struct Cell {
 
 /// A row of the table.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct GridRow {
     /// Parameters of the row.
     pub cell: Cell,
     /// Counters of the run.
@@ -141,7 +141,7 @@ pub fn sample(seed: u64) -> Vec<Cell> {
 /// Runs these cells on all cores and calls `done` after each. Returns the rows in the order of the
 /// cells.
 #[must_use]
-pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<Row> {
+pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<GridRow> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
     // The largest cells run first, so that no thread is left with one at the end.
@@ -156,7 +156,7 @@ pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<Row> {
         })
         .collect::<Vec<_>>()
     };
-    let mut rows: Vec<(usize, Row)> = std::thread::scope(|scope| {
+    let mut rows: Vec<(usize, GridRow)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined
@@ -191,9 +191,9 @@ impl Cell {
 
     /// Runs the cell.
     #[must_use]
-    pub fn run(self) -> Row {
+    pub fn run(self) -> GridRow {
         let outcome = run(self.plan(), Trace::default(), None);
-        Row {
+        GridRow {
             cell: self,
             tally: outcome.tally,
             violation: outcome.violation,

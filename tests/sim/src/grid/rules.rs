@@ -2,7 +2,7 @@
 //! a common loss, of single sequences or of a run. They also ensure that a receiver does not pay
 //! for the loss of another.
 
-use super::{Loss, Row};
+use super::{GridRow, Loss};
 
 /// Average number of NACK messages for one sequence that all of a large group missed, when the
 /// repair reaches them. When the repair is lost to all as well, each receiver sends one more.
@@ -28,7 +28,7 @@ const SLOWER_MAX: u64 = 4;
 
 /// Returns the rules that these rows break.
 #[must_use]
-pub fn broken(rows: &[Row]) -> Vec<String> {
+pub fn broken(rows: &[GridRow]) -> Vec<String> {
     let mut found = Vec::new();
     for row in rows {
         let alone = rows.iter().find(|other| {

@@ -1,7 +1,7 @@
 //! Rows as text with fixed columns, formatted with integer arithmetic only, and the lines in which
 //! two tables differ.
 
-use super::{Cell, Loss, Row};
+use super::{Cell, GridRow, Loss};
 
 const HEAD: &str = "\
 # Cost and delay of repair
@@ -48,7 +48,7 @@ const fn is_text(column: usize) -> bool {
 
 /// Returns the table of these rows.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[GridRow]) -> String {
     let line = |columns: [String; COLUMNS.len()]| {
         let mut line = String::from("|");
         for (at, (column, (_, width))) in columns.iter().zip(COLUMNS).enumerate() {
@@ -98,7 +98,7 @@ impl Cell {
     }
 }
 
-impl Row {
+impl GridRow {
     fn columns(&self) -> [String; COLUMNS.len()] {
         let (cell, t) = (self.cell, &self.tally);
         let distinct = t.repairs.sequences.len() as u64;

@@ -13,14 +13,14 @@ use tickcast_reliability::session::SubscriberCore;
 use tickcast_reliability::types::Sequence;
 use tickcast_reliability::wire::{Datagram, SEQUENCE_OFFSET};
 
-use crate::actors::publisher::Publisher;
+use crate::actors::publisher::PublisherActor;
 use crate::faults::plan::Plan;
 use crate::feed::journal::SHORT_LEN;
 use crate::world::run_for_cores;
 
 /// Numbers of the records and inputs that were replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReplayCounts {
     /// Records replayed to their end.
     pub replayed: u64,
     /// Replayed records whose beginning had been overwritten.
@@ -53,7 +53,7 @@ const WHOLE_LEN: usize = 48 << 20;
 ///
 /// # Errors
 /// A violation in the run, or the first difference in a replay.
-pub fn replay_seed(seed: u64) -> Result<Seen, String> {
+pub fn replay_seed(seed: u64) -> Result<ReplayCounts, String> {
     let len = if seed.is_multiple_of(3) {
         SHORT_LEN
     } else {
@@ -67,7 +67,7 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
     if let Some(violation) = outcome.violation {
         return Err(violation);
     }
-    let mut seen = Seen::default();
+    let mut seen = ReplayCounts::default();
     for (nth, core) in cores.into_iter().enumerate() {
         let of = |what: String| format!("core {nth} of {}: {what}", outcome.profile);
         replay_core(core, &mut seen).map_err(of)?;
@@ -87,7 +87,7 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
 ///
 /// # Errors
 /// A record that can't be replayed, or the first difference.
-pub fn republish(core: &mut JournaledPublisher, seen: &mut Seen) -> Result<(), String> {
+pub fn republish(core: &mut JournaledPublisher, seen: &mut ReplayCounts) -> Result<(), String> {
     let journal = core.take_journal().ok_or("it has no journal")?;
     let inputs = journal.inputs();
     let mut bytes = journal.into_bytes();
@@ -185,7 +185,7 @@ fn same_publisher(
 ///
 /// # Errors
 /// A damaged record, or counts that differ.
-fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
+fn serve_again(publisher: PublisherActor, seen: &mut ReplayCounts) -> Result<(), String> {
     let mut repair = publisher.repair;
     let journal = repair.take_journal().ok_or("it has no journal")?;
     let recording = match Journal::read(journal.into_bytes()) {
@@ -250,7 +250,10 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
 ///
 /// # Errors
 /// A record that can't be replayed, or the first difference.
-pub fn replay_core(mut core: Journaled<SubscriberCore>, seen: &mut Seen) -> Result<(), String> {
+pub fn replay_core(
+    mut core: Journaled<SubscriberCore>,
+    seen: &mut ReplayCounts,
+) -> Result<(), String> {
     let journal = core.take_journal().ok_or("it has no journal")?;
     let (inputs, log) = (journal.inputs(), journal.outputs().log().to_owned());
     let digest = journal.outputs().digest();

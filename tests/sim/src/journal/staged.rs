@@ -31,14 +31,14 @@ pub const JOINED_AFTER: u64 = 10;
 const BEGAN: Nanos = Nanos::from_secs(1);
 
 /// A recorded subscriber's core that a test drives.
-pub struct Stage {
+pub struct JournalStage {
     core: Journaled<SubscriberCore>,
     now: Nanos,
     /// Number of items delivered.
     pub delivered: u64,
 }
 
-impl Stage {
+impl JournalStage {
     /// Returns a subscriber that has joined live and listens on this many lines.
     #[must_use]
     pub fn new(config: ReceiverConfig, lines: usize) -> Self {

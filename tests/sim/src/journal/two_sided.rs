@@ -18,7 +18,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
-use crate::journal::staged::{CHANNEL, EPOCH, JOINED_AFTER, Stage};
+use crate::journal::staged::{CHANNEL, EPOCH, JOINED_AFTER, JournalStage};
 
 /// UTC minus protocol time, in nanoseconds.
 const UTC: u64 = 1_700_000_000_000_000_000;
@@ -30,7 +30,7 @@ pub const SOURCE: SourceId = SourceId(1);
 /// A recorded publisher and a recorded subscriber that a test drives.
 pub struct BothSides {
     /// The subscriber.
-    pub subscriber: Stage,
+    pub subscriber: JournalStage,
     publisher: JournaledPublisher,
     lines: u8,
     position: u64,
@@ -41,7 +41,7 @@ impl BothSides {
     /// this many lines.
     #[must_use]
     pub fn new(config: ReceiverConfig, lines: u8) -> Self {
-        let subscriber = Stage::new(config, lines.into());
+        let subscriber = JournalStage::new(config, lines.into());
         let geometry = Geometry::new(1472, SLOTS).unwrap_or_else(|error| panic!("{error}"));
         let identity = RingIdentity {
             channel: CHANNEL,

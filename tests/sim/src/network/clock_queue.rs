@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use tickcast_reliability::session::{Path, RemoteRequest};
 use tickcast_reliability::types::Nanos;
 
-use crate::faults::kill::Who;
+use crate::faults::kill::KillVictim;
 use crate::network::inboxes::HalfWrite;
 use crate::network::packet::Packet;
 use crate::network::reads::HalfRead;
@@ -57,7 +57,7 @@ pub(crate) enum Event {
     /// The next incident of the plan happens.
     Incident(usize),
     /// The process that was killed at a protocol moment restarts.
-    Revive(Who),
+    Revive(KillVictim),
     /// The faults stop.
     Heal,
     /// The feed ends.

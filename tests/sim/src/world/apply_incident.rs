@@ -3,9 +3,9 @@
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::Nanos;
 
-use crate::actors::publisher::Publisher;
+use crate::actors::publisher::PublisherActor;
 use crate::actors::subscriber::Subscriber;
-use crate::faults::incident::{Incident, Link};
+use crate::faults::incident::{Incident, LinkDirection};
 use crate::feed::Feed;
 use crate::network::clock_queue::Event;
 use crate::world::World;
@@ -34,7 +34,7 @@ impl World {
             Incident::Clog(number, link) => self.clogged[number][link_index(link)] = true,
             Incident::Unclog(number, link) => {
                 self.clogged[number][link_index(link)] = false;
-                if link == Link::Datagrams {
+                if link == LinkDirection::Datagrams {
                     self.release(number);
                 }
             }
@@ -119,7 +119,7 @@ impl World {
         }
         // When two publishers have one epoch, the one that the address leads to stays.
         let newest = self.publishers.len() - 1;
-        let has_it = |p: &Publisher| p.alive && p.epoch == self.publishers[newest].epoch;
+        let has_it = |p: &PublisherActor| p.alive && p.epoch == self.publishers[newest].epoch;
         let stays = if has_it(&self.publishers[self.endpoint]) {
             self.endpoint
         } else {
@@ -270,10 +270,10 @@ impl World {
     }
 }
 
-const fn link_index(link: Link) -> usize {
+const fn link_index(link: LinkDirection) -> usize {
     match link {
-        Link::Datagrams => 0,
-        Link::Up => 1,
-        Link::Down => 2,
+        LinkDirection::Datagrams => 0,
+        LinkDirection::Up => 1,
+        LinkDirection::Down => 2,
     }
 }

@@ -10,7 +10,7 @@ use tickcast_reliability::serve::{Carrier, Destination, RepairEvent, RepairInput
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{FanOutId, Nanos, PeerOrigin};
 
-use crate::actors::publisher::{Arrival, Publisher};
+use crate::actors::publisher::{Arrival, PublisherActor};
 use crate::checks::counters;
 use crate::checks::loss_reason::nothing_held_is_refused;
 use crate::checks::refusals::Asker;
@@ -170,7 +170,7 @@ impl World {
                 (publisher.budgets.granted(self.now, peer, more))
                     .map_err(|what| format!("publisher {index}: {what}"))?;
             }
-            let Publisher {
+            let PublisherActor {
                 replies,
                 feeds,
                 repair,

@@ -9,7 +9,7 @@ use tickcast_reliability::types::{Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
 
 use crate::faults::forged::forged_datagram;
-use crate::faults::incident::{Attack, Forged};
+use crate::faults::incident::{Attack, ForgedFrom};
 use crate::faults::plan::CHANNEL;
 use crate::network::packet::packet;
 use crate::trace::note_item;
@@ -41,19 +41,19 @@ impl World {
         }
         let newest = (feed.core.sealed(), feed.core.ring().next_record().0);
         let (first, record) = match attack.from {
-            Forged::Next => (newest.0.next(), newest.1),
-            Forged::Walk if self.impostor.walked.0 > newest.0 => {
+            ForgedFrom::Next => (newest.0.next(), newest.1),
+            ForgedFrom::Walk if self.impostor.walked.0 > newest.0 => {
                 (self.impostor.walked.0.next(), self.impostor.walked.1)
             }
-            Forged::Walk => (newest.0.next(), newest.1),
-            Forged::Ahead(by) => (newest.0.plus(by), newest.1 + 3 * by),
-            Forged::Behind(by) => (newest.0.minus(by).max(Sequence::FIRST), newest.1 / 2),
+            ForgedFrom::Walk => (newest.0.next(), newest.1),
+            ForgedFrom::Ahead(by) => (newest.0.plus(by), newest.1 + 3 * by),
+            ForgedFrom::Behind(by) => (newest.0.minus(by).max(Sequence::FIRST), newest.1 / 2),
         };
         let mut at = (first, record);
         for _ in 0..attack.count {
             at = self.forge_one(attack.kind, at);
         }
-        if attack.from == Forged::Walk {
+        if attack.from == ForgedFrom::Walk {
             self.impostor.walked = (at.0.previous(), at.1);
         }
     }

@@ -11,9 +11,9 @@ use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{FanOutId, Nanos, Sequence, SequenceRange};
 
-use crate::actors::publisher::Publisher;
+use crate::actors::publisher::PublisherActor;
 use crate::faults::incident::Incident;
-use crate::faults::kill::{Moment, Who};
+use crate::faults::kill::{KillVictim, Moment};
 use crate::faults::plan::{Mode, Plan, ms};
 use crate::feed::Feed;
 use crate::feed::publisher_output::OutputCheck;
@@ -41,7 +41,7 @@ const BLACK_OUT: Nanos = ms(3);
 
 /// Runs a seed in which this kill happens once.
 #[must_use]
-pub fn run(seed: u64, who: Who, moment: Moment) -> Outcome {
+pub fn run(seed: u64, who: KillVictim, moment: Moment) -> Outcome {
     let mut world = World::new(plan(seed, moment), Trace::default(), None);
     world.kill = Some((who, moment));
     world.run_to_its_end()
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Restarts the killed processes.
-    pub(crate) fn revive(&mut self, who: Who) -> Result<(), String> {
+    pub(crate) fn revive(&mut self, who: KillVictim) -> Result<(), String> {
         if who.publisher() && self.publishers[self.endpoint].finished() {
             self.incident(Incident::Start)?;
             self.schedule(self.now.after(ms(20)), Event::Finish);
@@ -194,7 +194,7 @@ impl World {
             feeds.push(Feed::on(&self.plan, (ring, feed.nth), (key, output), now));
         }
         let life = self.publishers.len() as u64;
-        let publisher = Publisher::with(&self.plan, (epoch, life), feeds, now);
+        let publisher = PublisherActor::with(&self.plan, (epoch, life), feeds, now);
         self.count("goes_on_in_its_epoch");
         self.endpoint = self.add_publisher(publisher);
         self.serve(self.endpoint)

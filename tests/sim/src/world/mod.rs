@@ -24,11 +24,11 @@ use tickcast_journal::Journaled;
 use tickcast_reliability::session::{Path, SubscriberCore};
 use tickcast_reliability::types::{Epoch, Nanos, Now};
 
-use crate::actors::publisher::Publisher;
+use crate::actors::publisher::PublisherActor;
 use crate::actors::subscriber::Subscriber;
 use crate::checks::tamper::{Tamper, Tampering};
+use crate::faults::kill::KillVictim;
 use crate::faults::kill::Moment;
-use crate::faults::kill::Who;
 use crate::faults::plan::{Mode, Plan};
 use crate::faults::weather::{FaultCounts, Storm, Whom};
 use crate::network::clock_queue::{Event, Queue};
@@ -49,7 +49,7 @@ pub struct World {
     pub(crate) utc: i64,
     queue: Queue,
     pub(crate) truth: Truth,
-    pub(crate) publishers: Vec<Publisher>,
+    pub(crate) publishers: Vec<PublisherActor>,
     pub(crate) subscribers: Vec<Subscriber>,
     /// Cores of earlier incarnations of subscribers, in runs that are recorded.
     pub(crate) retired: Vec<Journaled<SubscriberCore>>,
@@ -71,7 +71,7 @@ pub struct World {
     pub(crate) trace: Trace,
     pub(crate) tampering: Tampering,
     /// The planned kill: the processes and the moment.
-    pub(crate) kill: Option<(Who, Moment)>,
+    pub(crate) kill: Option<(KillVictim, Moment)>,
     /// The connection and direction (`true`: up) whose bytes were lost in the kill.
     pub(crate) torn: Option<(usize, bool)>,
     /// The impostor, in runs that have one.
@@ -121,7 +121,7 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
 /// Runs a plan once. Returns the outcome, the cores of all subscribers, and the publishers, in
 /// their final state.
 #[must_use]
-pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<Journaled<SubscriberCore>>, Vec<Publisher>) {
+pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<Journaled<SubscriberCore>>, Vec<PublisherActor>) {
     let mut world = World::new(plan, Trace::default(), None);
     if let Err(what) = world.begin().and_then(|()| world.live()) {
         world.violated(what);
@@ -351,12 +351,12 @@ impl World {
         firsts: &[(u64, u64)],
     ) -> Result<usize, String> {
         let now = now_of(self.now, self.utc);
-        let publisher = Publisher::open(&self.plan, epoch, firsts, &mut self.truth, now)?;
+        let publisher = PublisherActor::open(&self.plan, epoch, firsts, &mut self.truth, now)?;
         Ok(self.add_publisher(publisher))
     }
 
     /// Adds a publisher, schedules its feeds, and returns its index.
-    pub(crate) fn add_publisher(&mut self, publisher: Publisher) -> usize {
+    pub(crate) fn add_publisher(&mut self, publisher: PublisherActor) -> usize {
         let index = self.publishers.len();
         let epoch = publisher.epoch;
         for at in 0..publisher.feeds.len() {

@@ -8,11 +8,11 @@ use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange, SourceId, SourcePosition};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind, StreamEvent};
 
-use crate::actors::publisher::Publisher;
+use crate::actors::publisher::PublisherActor;
 use crate::feed::Feed;
 use crate::feed::publisher_output::OutputCheck;
 use crate::network::clock_queue::Event;
-use crate::truth::{Link, Truth};
+use crate::truth::{Continuation, Truth};
 use crate::world::{World, now_of};
 
 /// Longest time for which a publisher waits for a standby to have everything, before it continues
@@ -91,7 +91,7 @@ impl World {
             let positions: BTreeMap<_, _> = mirror.positions().collect();
             let promotion = mirror.promote(epoch);
             let promotion = promotion.map_err(|NotPromoted { error, .. }| error.to_string())?;
-            let link = Link {
+            let link = Continuation {
                 from: mirrored.epoch,
                 last: mirrored.last,
                 next_record: mirrored.next_record.0,
@@ -123,7 +123,7 @@ impl World {
         }
         // The subscriber's process is the publisher's from now on.
         self.goes(number, false)?;
-        let mut publisher = Publisher::with(&self.plan, (epoch, 0), feeds, now);
+        let mut publisher = PublisherActor::with(&self.plan, (epoch, 0), feeds, now);
         publisher.write_down(&mut self.truth)?;
         self.count("promoted");
         self.trace.note(self.now, "promoted", number, epoch.0, 0);

@@ -1,14 +1,14 @@
 //! A cell in virtual time: the shipped cores, checked after every step as in every simulation, over
 //! connections and multicast in memory.
 
+use tickcast_sim::faults::kill::KillVictim;
 use tickcast_sim::faults::kill::Moment;
-use tickcast_sim::faults::kill::Who;
 use tickcast_sim::world::kills::{self, KILLED};
 
 /// Seeds of a cell: rings, rates, delays, second channels, lines and rungs of the ladder differ.
 const SEEDS: u64 = 20;
 
-pub(crate) fn cell(who: Who, moment: Moment) {
+pub(crate) fn cell(who: KillVictim, moment: Moment) {
     let mut reached = 0;
     for seed in 0..SEEDS {
         let outcome = kills::run(seed, who, moment);

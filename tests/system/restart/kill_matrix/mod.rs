@@ -10,32 +10,32 @@ mod memory;
 mod udp;
 mod victim;
 
+use tickcast_sim::faults::kill::KillVictim;
 use tickcast_sim::faults::kill::Moment;
-use tickcast_sim::faults::kill::Who;
 
 macro_rules! cells {
     ($($(#[$comment:meta])* fn $name:ident: $who:ident, $moment:ident;)*) => {
         mod in_memory {
             use tickcast_sim::faults::kill::Moment;
-            use tickcast_sim::faults::kill::Who;
+            use tickcast_sim::faults::kill::KillVictim;
 
             use super::memory;
 
             $(#[test]
             fn $name() {
-                memory::cell(Who::$who, Moment::$moment);
+                memory::cell(KillVictim::$who, Moment::$moment);
             })*
         }
 
         mod over_udp {
             use tickcast_sim::faults::kill::Moment;
-            use tickcast_sim::faults::kill::Who;
+            use tickcast_sim::faults::kill::KillVictim;
 
             use super::udp;
 
             $(#[test]
             fn $name() {
-                udp::cell(Who::$who, Moment::$moment);
+                udp::cell(KillVictim::$who, Moment::$moment);
             })*
         }
     };
@@ -61,7 +61,11 @@ cells! {
 
 #[test]
 fn processes_killed_during_read_lose_nothing() {
-    for who in [Who::Publisher, Who::Subscriber, Who::Both] {
+    for who in [
+        KillVictim::Publisher,
+        KillVictim::Subscriber,
+        KillVictim::Both,
+    ] {
         memory::cell(who, Moment::MidRead);
     }
 }

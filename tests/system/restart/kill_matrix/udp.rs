@@ -1,8 +1,8 @@
 //! A cell over UDP: a publisher that keeps its rings, a subscriber process behind a proxy of its control
 //! connection, and a second subscriber that is never killed.
 
+use tickcast_sim::faults::kill::KillVictim;
 use tickcast_sim::faults::kill::Moment;
-use tickcast_sim::faults::kill::Who;
 use tickcast_subscriber::Event;
 
 use super::gate::{Gate, Wanted};
@@ -32,7 +32,7 @@ fn on_its_way(moment: Moment) -> Option<Wanted> {
     }
 }
 
-pub(crate) fn cell(who: Who, moment: Moment) {
+pub(crate) fn cell(who: KillVictim, moment: Moment) {
     let kept = Kept::new(4_000, 1);
     let mut publisher = kept.start();
     let mut beside = [Follower::new(publisher.subscriber().channel("all"))];

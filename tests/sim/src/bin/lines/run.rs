@@ -14,7 +14,7 @@ use tickcast_feeds::moldudp64::MoldUdp64;
 use tickcast_feeds::source::{Incident, Packet};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use crate::world::{Arrival, Outage, PacketKind, World, content, us};
+use crate::world::{Arrival, LinesWorld, Outage, PacketKind, content, us};
 
 /// Time between two polls.
 const POLL: Nanos = Nanos::from_us(500);
@@ -179,7 +179,7 @@ impl Arrived {
 /// # Errors
 /// The first broken invariant, with its time.
 pub(crate) fn run(seed: u64) -> Result<(), String> {
-    let world = World::new(seed);
+    let world = LinesWorld::new(seed);
     let lines = Lines {
         count: world.lines,
         holding: world.holding,
@@ -264,7 +264,7 @@ fn note(arrived: &mut Arrived, arrival: &Arrival, now: Nanos) {
 
 /// Checks the invariants of every step.
 fn step(
-    world: &World,
+    world: &LinesWorld,
     arbiter: &Arbiter<MoldUdp64>,
     checks: &mut Checks,
     arrived: &Arrived,
@@ -322,12 +322,12 @@ fn step(
 }
 
 /// Returns the number of messages that an arbiter delivered.
-fn first(world: &World, arbiter: &Arbiter<MoldUdp64>) -> u64 {
+fn first(world: &LinesWorld, arbiter: &Arbiter<MoldUdp64>) -> u64 {
     (0..world.lines).map(|line| arbiter.line(line).first).sum()
 }
 
 fn at_the_end(
-    world: &World,
+    world: &LinesWorld,
     arbiter: &Arbiter<MoldUdp64>,
     before: u64,
     checks: &mut Checks,

@@ -36,7 +36,7 @@ pub(crate) struct Outage {
 }
 
 /// One seed's world.
-pub(crate) struct World {
+pub(crate) struct LinesWorld {
     pub(crate) holding: Holding,
     pub(crate) lines: usize,
     /// Whether nothing exceeds the limits, so that all that arrives is in time.
@@ -75,7 +75,7 @@ fn messages(name: &[u8; 10], session: u16, first: u64, end: u64) -> Vec<u8> {
     bytes
 }
 
-impl World {
+impl LinesWorld {
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let is_calm = !seed.is_multiple_of(4);

@@ -7,7 +7,7 @@ use tickcast_reliability::delivery::Delivery;
 use tickcast_reliability::types::Nanos;
 use tickcast_reliability::wire::Kind;
 
-use crate::faults::incident::{Attack, Forged, Incident};
+use crate::faults::incident::{Attack, ForgedFrom, Incident};
 use crate::faults::plan::{Mode, Plan, ms, pick, us};
 use crate::faults::weather::Whom;
 
@@ -81,7 +81,7 @@ impl Plan {
             pick(rng, &[Kind::Heartbeat, Kind::Data]),
         );
         for _ in 0..rng.random_range(1..20) {
-            let from = Forged::Ahead(rng.random_range(1..32));
+            let from = ForgedFrom::Ahead(rng.random_range(1..32));
             let count = rng.random_range(1..8);
             self.at(at, Incident::Attack(Attack { from, kind, count }));
             at = at.after(Nanos(rng.random_range(0..ms(4).0)));
@@ -94,24 +94,34 @@ impl Plan {
         let kind = pick(rng, &KINDS);
         let (from, count, every, rounds) = match rng.random_range(0..5) {
             // Contiguous, in one burst.
-            0 => (Forged::Next, rng.random_range(1..slots * 3), ms(10), 1..4),
+            0 => (
+                ForgedFrom::Next,
+                rng.random_range(1..slots * 3),
+                ms(10),
+                1..4,
+            ),
             // Walking ahead for ever.
-            1 => (Forged::Walk, rng.random_range(1..64), us(200), 20..200),
+            1 => (ForgedFrom::Walk, rng.random_range(1..64), us(200), 20..200),
             2 => {
                 let ahead = rng.random_range(1..slots * 2);
-                (Forged::Ahead(ahead), rng.random_range(1..8), ms(1), 1..20)
+                (
+                    ForgedFrom::Ahead(ahead),
+                    rng.random_range(1..8),
+                    ms(1),
+                    1..20,
+                )
             }
             3 => {
                 let behind = rng.random_range(0..slots * 2);
                 (
-                    Forged::Behind(behind),
+                    ForgedFrom::Behind(behind),
                     rng.random_range(1..64),
                     ms(1),
                     1..20,
                 )
             }
             // Alternating with genuine ones.
-            _ => (Forged::Next, 1, self.spacing, 20..200),
+            _ => (ForgedFrom::Next, 1, self.spacing, 20..200),
         };
         let mut at = self.some_time(rng);
         for _ in 0..rng.random_range(rounds) {

@@ -6,7 +6,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::types::Nanos;
 
-use crate::faults::incident::{Incident, Link};
+use crate::faults::incident::{Incident, LinkDirection};
 use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::{Affected, Whom};
 
@@ -140,13 +140,20 @@ impl Plan {
         for _ in 0..rng.random_range(1..=2) {
             let mut links = Vec::new();
             for of in 0..self.receivers {
-                for link in [Link::Datagrams, Link::Up, Link::Down] {
+                for link in [
+                    LinkDirection::Datagrams,
+                    LinkDirection::Up,
+                    LinkDirection::Down,
+                ] {
                     if rng.random_bool(0.6) {
                         links.push((of, link));
                     }
                 }
             }
-            links.push((rng.random_range(0..self.receivers), Link::Datagrams));
+            links.push((
+                rng.random_range(0..self.receivers),
+                LinkDirection::Datagrams,
+            ));
             let (mut at, step) = (self.some_time(rng), us(rng.random_range(10..3_000)));
             for (of, link) in &links {
                 self.at(at, Incident::Clog(*of, *link));
