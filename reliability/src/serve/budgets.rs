@@ -55,6 +55,31 @@ impl Budgets {
         bucket.available_at(self.answer_len_max)
     }
 
+    /// Takes tokens for READ out of the repair budget, at most `most`, and returns their number.
+    ///
+    /// Half of the burst is reserved for NACKs. The uppermost quarter is for every origin. The quarter below
+    /// is divided by the number of `origins` that READ, and so is the rate: `share` is the part of one.
+    pub(super) fn take_read_tokens(
+        &mut self,
+        now: Nanos,
+        most: u64,
+        share: &mut TokenBucket,
+        origins: u64,
+    ) -> u64 {
+        let repair = &mut self.repair;
+        let spare = repair.take_above(now, most, 3);
+        let origins = origins.max(1);
+        share.set(
+            now,
+            repair.bytes_per_s() / origins,
+            repair.burst_bytes() / 4 / origins,
+        );
+        let own = share.take_up_to(now, most - spare);
+        let given = repair.take_above(now, own, 2);
+        share.give_back(own - given);
+        spare + given
+    }
+
     /// Returns the budget that answers NACKs of this class.
     pub(super) const fn of(&mut self, class: NackClass) -> &mut TokenBucket {
         match class {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::serve::peer_id::PeerId;
 use crate::serve::places::Places;
-use crate::types::PeerOrigin;
+use crate::serve::token_bucket::TokenBucket;
+use crate::types::{Nanos, PeerOrigin};
 
 #[derive(Debug, Default)]
 struct Held {
@@ -15,6 +16,10 @@ struct Held {
     replaying: BTreeSet<PeerId>,
     /// Unread bytes of all its connections: in the core and in the driver.
     unread: usize,
+    /// The repair connections whose sessions may READ.
+    reading: BTreeSet<PeerId>,
+    /// Its guaranteed part of the tokens for READ, while it has any such session.
+    read_share: Option<TokenBucket>,
 }
 
 /// All origins with a connection.
@@ -27,6 +32,8 @@ pub(super) struct Origins {
     joined: Places,
     /// Number of origins that replay now.
     replaying: u64,
+    /// Number of origins with a session that may READ.
+    reading: u64,
 }
 
 impl Origins {
@@ -67,6 +74,7 @@ impl Origins {
     /// Frees what a connection holds, because it is being closed.
     pub(super) fn vacate(&mut self, origin: PeerOrigin, peer: PeerId) {
         self.end_replay(origin, peer);
+        self.end_read(origin, peer);
         self.arriving.free(origin, peer);
         self.joined.free(origin, peer);
     }
@@ -125,6 +133,35 @@ impl Origins {
         {
             self.replaying -= u64::from(held.replaying.is_empty());
         }
+    }
+
+    /// Records that the session of a repair connection may READ. The share of a new origin begins empty: no
+    /// origin gains by leaving and coming back.
+    pub(super) fn begin_read(&mut self, origin: PeerOrigin, peer: PeerId, now: Nanos) {
+        if let Some(held) = self.all.get_mut(&origin) {
+            self.reading += u64::from(held.reading.is_empty());
+            held.reading.insert(peer);
+            held.read_share
+                .get_or_insert_with(|| TokenBucket::new(0, 0, now));
+        }
+    }
+
+    /// Records that the session of a repair connection may READ no more.
+    pub(super) fn end_read(&mut self, origin: PeerOrigin, peer: PeerId) {
+        if let Some(held) = self.all.get_mut(&origin)
+            && held.reading.remove(&peer)
+            && held.reading.is_empty()
+        {
+            held.read_share = None;
+            self.reading -= 1;
+        }
+    }
+
+    /// Returns the guaranteed part of the tokens for READ of an origin, and the number of origins that
+    /// divide them; `None` if no session of the origin may READ.
+    pub(super) fn read_share(&mut self, origin: PeerOrigin) -> Option<(&mut TokenBucket, u64)> {
+        let share = self.all.get_mut(&origin)?.read_share.as_mut()?;
+        Some((share, self.reading))
     }
 
     /// Returns the guaranteed part of this rate for a connection that replays, or is about to: the rate is

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::RepairCore;
 use crate::control::{
-    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, NackClass, Progress, RemoteAccess,
+    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
 use crate::serve::peer_id::PeerId;
@@ -41,6 +41,8 @@ impl RepairCore {
         if let Some(state) = self.peers.get_mut(&owner) {
             state.channels[at].granted = Some(grant);
             state.channels[at].reported = 0;
+            let origin = state.origin();
+            self.origins.begin_read(origin, owner, now.monotonic);
         }
         self.counters.read_grants.increment();
         self.renew_tokens(now, owner, index, at, 0);
@@ -123,8 +125,8 @@ impl RepairCore {
 
     /// Renews a subscriber's READ grant after it has READ `used` bytes in all. When less than half of a
     /// span is left, tops the grant up to a span: an eighth of the subscriber's burst, at least
-    /// [`BURST_BYTES_MIN`]. The subscriber's own budget and the shared budget limit it. Sends the new
-    /// grant, and the first one even if it is empty.
+    /// [`BURST_BYTES_MIN`]. The subscriber's own budget, its origin's share and the shared budget limit it.
+    /// Sends the new grant, and the first one even if it is empty.
     pub(super) fn renew_tokens(
         &mut self,
         now: Now,
@@ -138,7 +140,7 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        let session = state.session();
+        let (session, origin) = (state.session(), state.origin());
         let Some(grant) = &mut state.channels[at].granted else {
             return;
         };
@@ -149,13 +151,12 @@ impl RepairCore {
             return;
         }
         let bucket = session.and_then(|session| self.sessions.bucket_mut(session));
-        let Some(bucket) = bucket else {
+        let (Some(bucket), Some((share, origins))) = (bucket, self.origins.read_share(origin))
+        else {
             return;
         };
         let theirs = bucket.take_up_to(now.monotonic, span - left);
-        // Half of the shared burst is reserved for NACKs.
-        let shared = self.budgets.of(NackClass::Repair);
-        let given = shared.take_upper_half(now.monotonic, theirs);
+        let given = (self.budgets).take_read_tokens(now.monotonic, theirs, share, origins);
         bucket.give_back(theirs - given);
         grant.tokens += given;
         if given == 0 && !is_first {
@@ -185,11 +186,14 @@ impl RepairCore {
 
     /// Revokes all grants of a session whose READ connection ended.
     pub(super) fn grants_over(&mut self, session: u64) {
-        let owner = self.sessions.owner(session);
-        let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
+        let Some(owner) = self.sessions.owner(session) else {
             return;
         };
-        for of in owner.channels.iter_mut() {
+        let Some(state) = self.peers.get_mut(&owner) else {
+            return;
+        };
+        self.origins.end_read(state.origin(), owner);
+        for of in state.channels.iter_mut() {
             of.granted = None;
         }
     }

@@ -36,6 +36,12 @@ impl TokenBucket {
         self.bytes_per_s
     }
 
+    /// Returns the maximum number of bytes that pass at once.
+    #[must_use]
+    pub const fn burst_bytes(&self) -> u64 {
+        (self.burst / SCALE) as u64
+    }
+
     /// Changes the rate and the burst from now on. Credit above the new burst is lost.
     pub fn set(&mut self, now: Nanos, bytes_per_s: u64, burst_bytes: u64) {
         self.refill(now);
@@ -71,17 +77,14 @@ impl TokenBucket {
 
     /// Takes as many bytes as may pass now, at most `most`, and returns their number.
     pub fn take_up_to(&mut self, now: Nanos, most: u64) -> u64 {
-        self.take_down_to(now, most, 0)
+        self.take_above(now, most, 0)
     }
 
-    /// Takes as many bytes as may pass now, at most `most`, but leaves half of the burst. Returns their
-    /// number.
-    pub fn take_upper_half(&mut self, now: Nanos, most: u64) -> u64 {
-        self.take_down_to(now, most, self.burst / 2)
-    }
-
-    fn take_down_to(&mut self, now: Nanos, most: u64, stays: u128) -> u64 {
+    /// Takes as many bytes as may pass now, at most `most`, but leaves this number of quarters of the burst.
+    /// Returns their number.
+    pub fn take_above(&mut self, now: Nanos, most: u64, quarters: u32) -> u64 {
         self.refill(now);
+        let stays = self.burst * u128::from(quarters) / 4;
         let there = self.credit.saturating_sub(stays) / SCALE;
         let bytes = u64::try_from(there).map_or(most, |there| there.min(most));
         self.credit -= u128::from(bytes) * SCALE;
@@ -187,13 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn half_burst_stays_for_upper_half_only() {
+    fn quarters_of_burst_stay_for_others() {
         let mut bucket = TokenBucket::new(1_000, 100, Nanos::ZERO);
-        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 30);
-        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 20);
-        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 0);
+        assert_eq!(bucket.take_above(Nanos::ZERO, 30, 3), 25);
+        assert_eq!(bucket.take_above(Nanos::ZERO, 20, 2), 20);
+        assert_eq!(bucket.take_above(Nanos::ZERO, 20, 2), 5);
+        assert_eq!(bucket.take_above(Nanos::ZERO, 20, 2), 0);
         assert_eq!(bucket.take_up_to(Nanos::ZERO, 200), 50);
-        assert_eq!(bucket.take_upper_half(Nanos::from_ms(40), 30), 0);
-        assert_eq!(bucket.take_upper_half(Nanos::from_ms(60), 30), 10);
+        assert_eq!(bucket.take_above(Nanos::from_ms(40), 30, 2), 0);
+        assert_eq!(bucket.take_above(Nanos::from_ms(60), 30, 2), 10);
     }
 }

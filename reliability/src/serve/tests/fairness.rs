@@ -75,6 +75,72 @@ fn honest_nack_waits_for_origins_not_for_connections() {
 }
 
 #[test]
+fn reader_keeps_its_share_of_tokens_beside_strangers() {
+    let rate = 1_000_000;
+    let config = RepairConfig {
+        repair_bytes_per_s: rate,
+        repair_burst_bytes: rate,
+        subscriber_bytes_per_s: rate,
+        subscriber_burst_bytes: rate,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    let strangers: Vec<(u64, u64)> = (0..40).map(|peer| (peer, peer % 2)).collect();
+    for (peer, number) in strangers.iter().copied().chain([(HONEST, 99)]) {
+        let from = origin(number);
+        let Got::Welcome(welcome) = bench.connect_from(from, peer, join("equities")).remove(0)
+        else {
+            panic!("no WELCOME");
+        };
+        let over_verbs = PeerId(peer + 1_000);
+        bench.input(RepairInput::Connected(over_verbs, Carrier::Verbs, from));
+        let join = read_grant::reader(welcome.session, 1);
+        bench.deliver(over_verbs.0, Message::Join(join));
+        assert!(bench.grant(over_verbs.0));
+    }
+    // The peer claims that it has READ all of its tokens, as long as that brings it more.
+    let drain = |bench: &mut Bench, peer: u64| {
+        let before = bench.counters.read_tokens_bytes.get();
+        loop {
+            let granted = bench.counters.read_tokens_bytes.get();
+            let Message::Progress(progress) = progress(0) else {
+                unreachable!()
+            };
+            let read_bytes = u64::MAX;
+            bench.deliver(
+                peer,
+                Message::Progress(Progress {
+                    read_bytes,
+                    ..progress
+                }),
+            );
+            if bench.counters.read_tokens_bytes.get() == granted {
+                return granted - before;
+            }
+        }
+    };
+    let mut got = 0;
+    for _ in 0..100 {
+        bench.pass(100_000);
+        for (peer, _) in &strangers {
+            drain(&mut bench, *peer);
+        }
+        got += drain(&mut bench, HONEST);
+        bench.drain();
+    }
+    let third = rate * 10 / 3;
+    assert!(got >= third * 9 / 10, "{got} of {third}");
+    // Alone, it has all of the rate.
+    for (peer, _) in &strangers {
+        bench.input(RepairInput::Disconnected(PeerId(*peer)));
+    }
+    bench.pass(1_000_000);
+    drain(&mut bench, HONEST);
+    bench.pass(200_000);
+    assert!(drain(&mut bench, HONEST) >= rate / 5);
+}
+
+#[test]
 fn joiner_keeps_its_history_beside_replaying_strangers() {
     let config = RepairConfig {
         joiner_bytes_per_s: 3_000_000,

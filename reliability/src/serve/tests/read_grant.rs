@@ -148,20 +148,26 @@ fn read_grants_and_repair_share_one_budget() {
 #[test]
 fn shared_read_budget_is_granted_only_once() {
     let config = RepairConfig {
-        repair_bytes_per_s: 1_000,
+        repair_bytes_per_s: SPAN,
         repair_burst_bytes: 4 * SPAN,
         ..poor()
     };
     let (mut bench, _) = Bench::reading(config);
     bench.publish(40);
-    bench.grant(1);
-    let session = bench.join(10).session;
-    bench.connect(11, reader(session, 1));
+    let second = bench.join(10).session;
+    bench.connect(11, reader(second, 1));
     let third = bench.join(20).session;
     bench.connect(12, reader(third, 1));
-    assert!(bench.grant(11) && bench.grant(12));
-    let granted = bench.counters.read_tokens_bytes.get();
-    assert_eq!(granted, 2 * SPAN, "the third has nothing");
+    let granted = |bench: &Bench| bench.counters.read_tokens_bytes.get();
+    assert!(bench.grant(1) && bench.grant(11));
+    assert_eq!(granted(&bench), SPAN, "the second has nothing");
+    // Within a second, the quarter for everybody is full again, and so is the share of the only origin.
+    bench.pass(1_000_000);
+    bench.grant(1);
+    bench.grant(11);
+    assert_eq!(granted(&bench), 3 * SPAN);
+    bench.grant(12);
+    assert_eq!(granted(&bench), 3 * SPAN, "the third has nothing");
     let mut theirs = bench.core.sessions.bucket_mut(third).unwrap().clone();
     assert!(
         theirs.take(bench.now.monotonic, BURST as usize),
