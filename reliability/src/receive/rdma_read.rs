@@ -185,12 +185,12 @@ impl Readable {
         })
     }
 
-    /// Returns how much of a gap can be READ at once, and takes it from `room`. Waits for room at most a
-    /// first retry timeout of READ, and for tokens at most one of TCP.
+    /// Returns how much of a gap can be READ at once, and takes it from `room`. Waits for room at most
+    /// until the oldest READ is late, and for tokens at most until an answer over TCP would be late.
     pub(crate) fn plan_read(
         &mut self,
         now: Nanos,
-        (read_retry, tcp_retry): (Nanos, Nanos),
+        (room_wait_max, tokens_wait_max): (Nanos, Nanos),
         range: SequenceRange,
         room: &mut ReadRoom,
     ) -> ReadPlan {
@@ -204,7 +204,7 @@ impl Readable {
         };
         if room.reads == 0 {
             // A READ that completes makes room, but READs complete in order, and the first may be late.
-            return wait_until(room.oldest_at.unwrap_or(now).after(read_retry));
+            return wait_until(room.oldest_at.unwrap_or(now).after(room_wait_max));
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
@@ -213,7 +213,7 @@ impl Readable {
                 return ReadPlan::Nothing;
             }
             let since = *self.dry_since.get_or_insert(now);
-            return wait_until(since.after(tcp_retry));
+            return wait_until(since.after(tokens_wait_max));
         }
         self.dry_since = None;
         let mask = self.geometry.slots() - 1;
@@ -432,8 +432,8 @@ mod tests {
                 len_max: 4096,
                 oldest_at: Some(Nanos(10)),
             };
-            let retries = (Nanos(5), Nanos(7));
-            match readable.plan_read(Nanos(now), retries, range, &mut room) {
+            let waits_max = (Nanos(5), Nanos(7));
+            match readable.plan_read(Nanos(now), waits_max, range, &mut room) {
                 ReadPlan::Wait(until) => Some(until.0),
                 ReadPlan::Nothing => None,
                 ReadPlan::Slots(count) => panic!("{count} slots without tokens"),

@@ -640,8 +640,13 @@ impl Pass<'_> {
         let reads = may_read_first(gap) || torn == Some(false);
         let plan = match (&mut self.readable, &mut requests.room) {
             (Some(readable), Some(room)) if reads => {
-                let retries = (self.read.retry(1), self.nack.retry(1));
-                readable.plan_read(self.now, retries, gap.range, room)
+                // Without deviation: otherwise a gap may give up its wait before the READ in front of it is late.
+                let waits_max = (self.read.first_retry_max(), self.nack.first_retry_max());
+                let plan = readable.plan_read(self.now, waits_max, gap.range, room);
+                if matches!(plan, ReadPlan::Nothing) {
+                    self.counters.reads_not_begun.add(gap.range.len());
+                }
+                plan
             }
             _ => ReadPlan::Nothing,
         };

@@ -95,11 +95,22 @@ impl NackTimer {
     /// Returns how long to wait for the answer to NACK number `attempts` (from 1): four round trips, doubled
     /// with each try, with a random deviation of up to a quarter.
     pub(crate) fn retry(&mut self, attempts: u32) -> Nanos {
-        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
-        let base = rtt.times(4).max(self.retry_min);
-        let doubled = base.times(1 << attempts.saturating_sub(1).min(DOUBLINGS_MAX));
+        let doubled =
+            (self.first_retry()).times(1 << attempts.saturating_sub(1).min(DOUBLINGS_MAX));
         let jitter = self.up_to(Nanos(doubled.0 / 2));
         Nanos(doubled.0 - doubled.0 / 4 + jitter.0)
+    }
+
+    /// Returns the longest wait for the answer to a first NACK: an answer after it is late for certain.
+    pub(crate) fn first_retry_max(&self) -> Nanos {
+        let first = self.first_retry();
+        Nanos(first.0 + first.0 / 4)
+    }
+
+    /// Returns the wait for the answer to a first NACK, without deviation.
+    fn first_retry(&self) -> Nanos {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
+        rtt.times(4).max(self.retry_min)
     }
 
     /// Returns a random span from zero up to (not including) `span`.

@@ -159,6 +159,8 @@ counters! {
         reads_lapped,
         /// Sequences not read in time, then requested on another path.
         read_timeouts,
+        /// Sequences not READ for lack of room or tokens, requested on another path.
+        reads_not_begun,
         /// READs of the publisher's control page completed while multicast was silent.
         page_reads,
         /// Datagrams repaired by unicast: over TCP, the NACK connection or READ.

@@ -327,12 +327,40 @@ fn unanswered_reads_fall_back_then_drop_the_connection() {
     world.asked_on.clear();
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world).len(), 1);
+    assert_eq!(world.counters().reads_not_begun.get(), 1);
     // No device takes that long, so the connection is given up.
     world.pass(Nanos::from_secs(2), &publisher);
     assert_eq!(world.given_up, [Path::Read]);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(world.read_requests.len(), 1, "over the next one");
     assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn gap_waits_for_room_until_a_read_is_late() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(RepairOrder::Read, &publisher);
+    world.reads = false;
+    for _ in 0..8 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    let counts = |world: &World| {
+        let counters = world.counters();
+        let (late, waited) = (counters.read_timeouts.get(), counters.reads_not_begun.get());
+        (counters.reads.get(), late, waited)
+    };
+    assert_eq!(counts(&world), (4, 0, 0));
+    // Each poll considers the waiting gaps again. READs of the same age are late after them.
+    for _ in 0..74 {
+        world.pass(Nanos::from_us(10), &publisher);
+        assert_eq!(counts(&world), (4, 0, 0));
+        lose(&mut world, &mut publisher, 1);
+    }
+    while counts(&world).2 == 0 {
+        world.pass(Nanos::from_us(10), &publisher);
+        lose(&mut world, &mut publisher, 1);
+    }
+    assert_eq!(counts(&world).1, 4, "every READ was late before");
 }
 
 #[test]
@@ -354,8 +382,10 @@ fn exhausted_read_tokens_are_requested_then_gap_is_nacked() {
     assert_eq!(asked(&mut world), [], "more may come");
     world.pass(Nanos::from_us(400), &publisher);
     assert_eq!(asked(&mut world), []);
+    assert_eq!(world.counters().reads_not_begun.get(), 0);
     world.pass(Nanos::from_ms(2), &publisher);
     assert_eq!(asked(&mut world).len(), 1);
+    assert_eq!(world.counters().reads_not_begun.get(), 1);
     // It stays so, without another wait, until the tokens suffice for a slot.
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world).len(), 1);

@@ -529,6 +529,7 @@ pub static SUBSCRIBER: Part = Part {
             "Slots read from the publisher's ring and discarded.",
             &[("reads_torn", "torn"), ("reads_lapped", "lapped")],
         ),
+        one("reads_not_begun_sequences_total", "reads_not_begun"),
         one("control_page_reads_total", "page_reads"),
         by(
             "request_timeouts_total",
