@@ -640,7 +640,7 @@ impl Pass<'_> {
         let reads = may_read_first(gap) || torn == Some(false);
         let plan = match (&mut self.readable, &mut requests.room) {
             (Some(readable), Some(room)) if reads => {
-                // Without deviation: otherwise a gap may give up its wait before the READ in front of it is late.
+                // Without deviation, so that no gap gives up its wait before the oldest READ is late.
                 let waits_max = (self.read.first_retry_max(), self.nack.first_retry_max());
                 let plan = readable.plan_read(self.now, waits_max, gap.range, room);
                 if matches!(plan, ReadPlan::Nothing) {
