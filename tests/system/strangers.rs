@@ -11,6 +11,7 @@ use std::time::Duration;
 use tickcast_reliability::control::{Message, NackClass, Progress};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::{ChannelBuilder, Start};
 use tickcast_test_support::{
     Follower, Publisher, channel, drive, end, endless, free_group, one_channel,
 };
@@ -75,6 +76,67 @@ impl Stranger {
     }
 }
 
+/// Lets this number of strangers join, spread over the addresses.
+fn joined_strangers(publisher: &Publisher, count: usize, honest: &mut [Follower]) -> Vec<Stranger> {
+    let mut strangers = Vec::with_capacity(count);
+    for n in 0..count {
+        let address = Ipv4Addr::new(127, 0, 0, 2 + (n % usize::from(ADDRESSES)) as u8);
+        let mut peer = Peer::connect_from(address, publisher);
+        peer.0.write_all(&join_frame("stranger")).expect("written");
+        peer.0.set_nonblocking(true).expect("it can be");
+        strangers.push(Stranger {
+            stream: peer.0,
+            reads: n / usize::from(ADDRESSES) % 2 == 0,
+            written: 0,
+            is_open: true,
+        });
+        for follower in &mut *honest {
+            follower.poll();
+        }
+    }
+    strangers
+}
+
+/// Strangers that write the same requests in a thread of their own.
+struct Attack {
+    stop: Arc<AtomicBool>,
+    open: Arc<AtomicUsize>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Attack {
+    fn begin(mut strangers: Vec<Stranger>, flood: Vec<u8>) -> Self {
+        let (stop, open) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicUsize::new(strangers.len())),
+        );
+        let thread = thread::spawn({
+            let (stop, open) = (Arc::clone(&stop), Arc::clone(&open));
+            move || {
+                let mut scratch = vec![0; 256 << 10];
+                while !stop.load(Ordering::Relaxed) {
+                    for stranger in strangers.iter_mut().filter(|it| it.is_open) {
+                        stranger.act(&flood, &mut scratch);
+                    }
+                    let count = strangers.iter().filter(|it| it.is_open).count();
+                    open.store(count, Ordering::Relaxed);
+                }
+            }
+        });
+        Self { stop, open, thread }
+    }
+
+    /// Returns the number of strangers whose connections are still open.
+    fn still_open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no panic");
+    }
+}
+
 /// Returns the resident memory of a process, in bytes.
 fn resident(process: u32) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("it runs");
@@ -119,40 +181,12 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let before = resident(publisher.id());
 
-    let mut strangers = Vec::new();
-    for n in 0..OF_EACH * usize::from(ADDRESSES) {
-        let address = Ipv4Addr::new(127, 0, 0, 2 + (n % usize::from(ADDRESSES)) as u8);
-        let mut peer = Peer::connect_from(address, &publisher);
-        peer.0.write_all(&join_frame("stranger")).expect("written");
-        peer.0.set_nonblocking(true).expect("it can be");
-        strangers.push(Stranger {
-            stream: peer.0,
-            reads: n / usize::from(ADDRESSES) % 2 == 0,
-            written: 0,
-            is_open: true,
-        });
-        followers[0].poll();
-    }
+    let count = OF_EACH * usize::from(ADDRESSES);
+    let strangers = joined_strangers(&publisher, count, &mut followers);
     drive(&mut followers, |_| {
         publisher.metric("connections_open") > 1_000
     });
-    let (stop, open) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicUsize::new(0)),
-    );
-    let attack = thread::spawn({
-        let (stop, open, flood) = (stop.clone(), open.clone(), flood(epoch));
-        move || {
-            let mut scratch = vec![0; 256 << 10];
-            while !stop.load(Ordering::Relaxed) {
-                for stranger in strangers.iter_mut().filter(|it| it.is_open) {
-                    stranger.act(&flood, &mut scratch);
-                }
-                let count = strangers.iter().filter(|it| it.is_open).count();
-                open.store(count, Ordering::Relaxed);
-            }
-        }
-    });
+    let attack = Attack::begin(strangers, flood(epoch));
     // The attack lasts until the honest subscriber has seen and repaired enough of the stream beside it.
     let (from, nacks) = (
         received(&followers),
@@ -165,7 +199,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
             && all[0].counters(0).missing_datagrams.get() > 10
             && publisher.metric("nacks_received_total") > nacks + 50_000
     });
-    let still_open = open.load(Ordering::Relaxed);
+    let still_open = attack.still_open();
     let reader = Follower::new(publisher.subscriber().channel("all"));
     let [first] = followers;
     // A new subscriber joins beside the attack.
@@ -173,8 +207,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     drive(&mut followers, |all| {
         all[1].records.values().sum::<u64>() > 500
     });
-    stop.store(true, Ordering::Relaxed);
-    attack.join().expect("no panic");
+    attack.end();
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success(), "{summary}");
@@ -188,6 +221,68 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     // for an address, 500 connections would leave 4 MiB each.
     let grown = most - before;
     assert!(grown < 1 << 30, "{before} bytes grew by {grown}");
+}
+
+/// Returns requests for a replay of everything.
+fn replays(epoch: Epoch) -> Vec<u8> {
+    let mut frames = Vec::new();
+    for _ in 0..16 {
+        let nack = Message::Nack {
+            epoch,
+            class: NackClass::Replay,
+            ranges: vec![
+                SequenceRange::new(Sequence(1), Sequence(u64::MAX >> 1)).expect("a range"),
+            ],
+        };
+        nack.write(ChannelId(1), &mut frames);
+    }
+    frames
+}
+
+#[test]
+fn replaying_strangers_cost_a_late_joiner_no_history() {
+    let mut config = one_channel(&[free_group()], endless(500, 1));
+    // Divided by connections, this budget is too slow for the whole history; divided by addresses, it is
+    // many times fast enough.
+    config["repair"] = serde_json::json!({
+        "peers_max": 1_000, "peers_per_address_max": 500, "join_timeout_us": 600_000_000,
+        "joiner_bytes_per_s": 1_000_000,
+    });
+    let publisher = Publisher::start(&config);
+    let mut followers = vec![Follower::new(publisher.subscriber().channel("all"))];
+    let received = |follower: &Follower| follower.records.values().sum::<u64>();
+    drive(&mut followers, |all| received(&all[0]) > 2_000);
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let strangers = joined_strangers(&publisher, 400, &mut followers);
+    drive(&mut followers, |_| {
+        publisher.metric("connections_open") > 400
+    });
+    let attack = Attack::begin(strangers, replays(epoch));
+    drive(&mut followers, |_| {
+        publisher.metric("nacks_received_total") > 10_000
+    });
+    let late = publisher
+        .subscriber()
+        .channel(ChannelBuilder::new("all").start(Start::Oldest));
+    followers.push(Follower::new(late));
+    // The joiner has caught up when it delivers the present as soon as the other.
+    drive(&mut followers, |all| {
+        received(&all[1]) + 100 > received(&all[0])
+    });
+    assert!(
+        attack.still_open() > 200,
+        "{} are open",
+        attack.still_open()
+    );
+    attack.end();
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    for follower in &followers {
+        follower.assert_balanced();
+        assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+        assert_eq!(follower.digest(1), channel(&summary)["digest"]);
+    }
 }
 
 #[test]

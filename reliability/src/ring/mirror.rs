@@ -1,7 +1,9 @@
 //! A ring of datagrams that another publisher sealed. They are stored unchanged, in the same slots, until
 //! this writer continues under an epoch of its own (docs/PROTOCOL.md §9).
 
-use super::{RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of};
+use super::{
+    LINE_WORDS, RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of,
+};
 use crate::planted::{Bug, planted};
 use crate::ring::atomics::Ordering::{Relaxed, Release};
 use crate::ring::atomics::fence;
@@ -150,7 +152,11 @@ impl RingWriter {
     fn store_datagram(&mut self, datagram: &Datagram<'_>) {
         let sequence = datagram.header().sequence;
         let slot = self.words.slot_mut(sequence);
-        let words = words_of(datagram.bytes()).enumerate();
+        // As behind a datagram that the writer seals itself.
+        let rest = std::iter::repeat_n(0, LINE_WORDS - 1);
+        let len = datagram.bytes().len().div_ceil(WORD);
+        let padded = words_of(datagram.bytes()).chain(rest);
+        let words = padded.take(len.next_multiple_of(LINE_WORDS)).enumerate();
         let words = words.map(|(index, word)| {
             if index != RELAY_OFFSET / WORD || planted(Bug::RelayByteMirrored) {
                 return word;

@@ -42,6 +42,8 @@ use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
 
 /// Bytes in a word; all shared fields are words.
 const WORD: usize = 8;
+/// Words of a cache line.
+const LINE_WORDS: usize = 64 / WORD;
 const SEQUENCE_WORD: usize = SEQUENCE_OFFSET / WORD;
 const _: () = assert!(SEQUENCE_WORD == slot::VERSION);
 const HEADER_WORDS: usize = HEADER_LEN / WORD;
@@ -441,6 +443,38 @@ mod tests {
             reader.copy(Sequence(2), &mut buffer[..127]),
             Err(CopyError::Buffer { needed: 1024, .. })
         ));
+    }
+
+    #[test]
+    fn adjacent_slots_are_one_piece_padded_with_zeros() {
+        let (mut writer, _) = ring(1);
+        // The second lap leaves its bytes behind shorter datagrams of the third.
+        for _ in 0..32 {
+            write(&mut writer, &[7; 960], 1);
+        }
+        for len in [8, 904, 960, 64, 1, 512] {
+            write(&mut writer, &vec![5; len], 1);
+        }
+        let range = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+        let (first, last) = (33, 38);
+        let bytes = writer.adjacent(range(first, last)).unwrap();
+        for n in first..=last {
+            let (_, from) = bytes.split_at((n - first) as usize * 1024);
+            let datagram = writer.slot(Sequence(n)).unwrap();
+            let (own, behind) = from.split_at(datagram.len());
+            assert_eq!(own, datagram);
+            let rest = datagram.len().next_multiple_of(64) - datagram.len();
+            let is_last = n == last;
+            assert_eq!(behind.is_empty(), is_last);
+            assert!(is_last || behind[..rest].iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(writer.adjacent(range(38, 38)), writer.slot(Sequence(38)));
+        // 31 and 32 lie at the two ends of the ring; 22 is overwritten, and 39 not sealed.
+        assert_eq!(writer.adjacent(range(31, 32)), None);
+        assert!(writer.adjacent(range(23, 31)).is_some());
+        assert_eq!(writer.adjacent(range(22, 24)), None);
+        assert_eq!(writer.adjacent(range(38, 39)), None);
+        assert_eq!(writer.adjacent(range(1, 33)), None);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::{
-    HEADER_WORDS, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
-    checkpoint_check, checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot,
-    split, words_of,
+    HEADER_WORDS, LINE_WORDS, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words,
+    check_identity, checkpoint_check, checkpoint_offset, datagram_len, fan_out_offset,
+    next_record_after, slot, split, words_of,
 };
 use crate::record::{WireRecord, headed, record_words};
 use crate::ring::atomics::Ordering::{Relaxed, Release};
@@ -16,7 +16,8 @@ use crate::ring::layout::{
     RING_MAGIC, RingError, RingIdentity, offset,
 };
 use crate::types::{
-    FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SourceId, SourcePosition,
+    FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange, SourceId,
+    SourcePosition,
 };
 use crate::wire::authentication::{ChannelKeys, Key, TAG_LEN, TAGGED_HEADER_LEN, Tagger};
 use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of, datagram_flags};
@@ -322,7 +323,10 @@ impl RingWriter {
 
     /// Stores the header with its CRC, and the sequence last. Returns the sequence.
     #[inline(always)]
-    fn seal_header(&self, header: Header, open: OpenSlot) -> Sequence {
+    fn seal_header(&mut self, header: Header, open: OpenSlot) -> Sequence {
+        // A sender may send neighbouring slots as one piece, with the rest of each last cache line between.
+        let rest = open.at.next_multiple_of(LINE_WORDS) - open.at;
+        slot::put(self.words.at_mut(open.at, rest), std::iter::repeat(0));
         let bytes = self.words.bytes_at(open.begin, open.len());
         let crc = crc_of(&header.to_bytes(0), bytes);
         let head = self.words.header_at(open.begin - HEADER_WORDS);
@@ -378,6 +382,29 @@ impl RingWriter {
                 u64::from_le(slot[7].load(Relaxed)),
             )
         }))
+    }
+
+    /// Returns the bytes from the first datagram of a range through the last one, with the slots between.
+    /// Each datagram is followed by zeros up to the end of its last cache line, and begins a slot's length
+    /// behind the one before. `None` when the ring does not hold all of them, or wraps around between them.
+    #[must_use]
+    pub fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
+        let last = self.slot(range.last)?;
+        if range.first < self.oldest {
+            return None;
+        }
+        let offset = |sequence| self.geometry().slot_offset(sequence);
+        let before = offset(range.last).checked_sub(offset(range.first))?;
+        // Further slots than the ring has do not lie as far apart as their number says.
+        let apart = range
+            .last
+            .since(range.first)
+            .checked_mul(self.geometry().slot_len() as u64);
+        if apart != Some(before as u64) {
+            return None;
+        }
+        let begin = offset(range.first) / WORD;
+        Some(self.words.bytes_at(begin, before + last.len()))
     }
 
     /// Returns the header of the last sealed datagram; `None` when the ring is empty.

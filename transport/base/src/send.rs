@@ -10,12 +10,25 @@ pub trait Slots {
     /// Returns the bytes of a sealed datagram, exactly as sent. `None` if that sequence is not sealed or no
     /// longer held.
     fn slot(&self, sequence: Sequence) -> Option<&[u8]>;
+
+    /// Returns the bytes from the first datagram of a range through the last one, whose slots lie one behind
+    /// the other, equally far apart. Each datagram is followed by zeros up to the end of its last cache line.
+    /// `None` if the slots do not lie so.
+    fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
+        let _ = range;
+        None
+    }
 }
 
 impl Slots for RingWriter {
     #[inline]
     fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
         Self::slot(self, sequence)
+    }
+
+    #[inline]
+    fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
+        Self::adjacent(self, range)
     }
 }
 

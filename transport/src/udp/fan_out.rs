@@ -226,7 +226,11 @@ impl UdpFanOut {
                 let datagrams = datagrams.map(|sequence| slot(slots, sequence, max));
                 let stats = &mut self.stats[i];
                 let longest = line.runs.segment_max(stats.datagrams);
-                let mut batch = self.batch.gather(longest, datagrams)?;
+                let adjacent = |from: usize, to: usize| {
+                    let [first, last] = [from, to].map(|at| first.plus(at as u64));
+                    slots.adjacent(SequenceRange { first, last })
+                };
+                let mut batch = self.batch.gather(longest, datagrams, adjacent)?;
                 let runs = stats.runs;
                 let taken = send_all(&line.socket, &mut batch, stats);
                 line.taken = line.taken.plus(taken.datagrams as u64);

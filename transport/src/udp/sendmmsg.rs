@@ -3,7 +3,8 @@
 //!
 //! A buffer is cut into equal *segments*, only the last of which may be shorter. Datagrams differ in
 //! length, so all of a run but the last are padded with zeros to the longest of them, rounded up to a
-//! cache line. docs/PROTOCOL.md §3 allows padding after a datagram. The rounding puts every datagram on a
+//! cache line. Neighbouring slots that are as long as the segments are one piece of memory, which the kernel
+//! copies faster than two pieces per datagram. docs/PROTOCOL.md §3 allows padding after a datagram. The rounding puts every datagram on a
 //! cache line of its own if a receiver gets the run in one buffer. A run ends where padding would exceed
 //! an eighth of its bytes, so short datagrams are not padded to long ones.
 //!
@@ -47,6 +48,8 @@ pub(super) struct Message {
     segment: usize,
     /// Length of the last datagram.
     last_len: usize,
+    /// Whether each datagram but the last reaches into the last cache line of its segment.
+    is_even: bool,
 }
 
 impl Message {
@@ -56,6 +59,7 @@ impl Message {
             bytes: len,
             segment: len.next_multiple_of(SEGMENT_ALIGN),
             last_len: len,
+            is_even: true,
         }
     }
 
@@ -68,6 +72,7 @@ impl Message {
             bytes: self.bytes + len,
             segment,
             last_len: len,
+            is_even: self.is_even && self.last_len.next_multiple_of(SEGMENT_ALIGN) == segment,
         };
         let fits = (1..=segment_max).contains(&segment) && run.datagrams * segment <= RUN_BYTES_MAX;
         (fits && run.padding() <= run.bytes / PADDING_DIVISOR).then_some(run)
@@ -78,10 +83,15 @@ impl Message {
         self.datagrams > 1
     }
 
+    /// Returns the length of a run, with padding.
+    const fn run_len(&self) -> usize {
+        (self.datagrams - 1) * self.segment + self.last_len
+    }
+
     /// Returns the bytes of padding.
     pub(super) const fn padding(&self) -> usize {
         if self.is_run() {
-            (self.datagrams - 1) * self.segment + self.last_len - self.bytes
+            self.run_len() - self.bytes
         } else {
             0
         }
@@ -90,7 +100,7 @@ impl Message {
 
 /// Outgoing datagrams, gathered in place.
 pub(super) struct SendBatch {
-    /// Two per datagram: its bytes, and its padding.
+    /// Two per datagram: its bytes, and its padding. A run in one piece uses the first of its own.
     iovecs: Array<libc::iovec>,
     controls: Array<Control>,
     headers: Array<libc::mmsghdr>,
@@ -125,11 +135,13 @@ impl SendBatch {
     }
 
     /// Borrows the datagrams for as long as the returned value lives; at most [`BATCH_MAX`] are taken.
-    /// Runs have segments of at most `segment_max` bytes. 0: no runs.
+    /// Runs have segments of at most `segment_max` bytes. 0: no runs. `adjacent` returns the bytes from one
+    /// datagram through another, by index, if each is followed by zeros up to the end of its last cache line.
     pub(super) fn gather<'a, E>(
         &'a mut self,
         segment_max: usize,
         datagrams: impl Iterator<Item = Result<&'a [u8], E>>,
+        adjacent: impl Fn(usize, usize) -> Option<&'a [u8]>,
     ) -> Result<Gathered<'a>, E> {
         self.len = 0;
         let (mut first, mut message) = (0, Message::default());
@@ -142,17 +154,22 @@ impl SendBatch {
             match message.and(datagram.len(), segment_max) {
                 Some(longer) if i > 0 => message = longer,
                 _ => {
-                    self.close(first, message);
+                    self.close(first, message, &adjacent);
                     (first, message) = (i, Message::of(datagram.len()));
                 }
             }
         }
-        self.close(first, message);
+        self.close(first, message, &adjacent);
         Ok(Gathered { batch: self })
     }
 
     /// Records a message of the datagrams from `first` on.
-    fn close(&mut self, first: usize, message: Message) {
+    fn close<'a>(
+        &mut self,
+        first: usize,
+        message: Message,
+        adjacent: impl Fn(usize, usize) -> Option<&'a [u8]>,
+    ) {
         if message.datagrams == 0 {
             return;
         }
@@ -160,11 +177,19 @@ impl SendBatch {
         header.msg_iov = self.iovecs.at(2 * first);
         if message.is_run() {
             let last = first + message.datagrams - 1;
-            for pair in self.iovecs.as_mut_slice()[2 * first..2 * last].chunks_exact_mut(2) {
-                pair[1].iov_base = ZEROS.as_ptr().cast_mut().cast();
-                pair[1].iov_len = message.segment - pair[0].iov_len;
+            let one = message.is_even.then(|| adjacent(first, last)).flatten();
+            if let Some(bytes) = one.filter(|bytes| bytes.len() == message.run_len()) {
+                let piece = &mut self.iovecs.as_mut_slice()[2 * first];
+                piece.iov_base = bytes.as_ptr().cast_mut().cast();
+                piece.iov_len = bytes.len();
+                header.msg_iovlen = 1;
+            } else {
+                for pair in self.iovecs.as_mut_slice()[2 * first..2 * last].chunks_exact_mut(2) {
+                    pair[1].iov_base = ZEROS.as_ptr().cast_mut().cast();
+                    pair[1].iov_len = message.segment - pair[0].iov_len;
+                }
+                header.msg_iovlen = (2 * message.datagrams - 1) as _;
             }
-            header.msg_iovlen = (2 * message.datagrams - 1) as _;
             self.controls.as_mut_slice()[self.len].segment = message.segment as u16;
             header.msg_control = self.controls.at(self.len).cast();
             header.msg_controllen = size_of::<Control>() as _;
@@ -219,7 +244,7 @@ mod tests {
         let longest = vec![7; lens.iter().copied().max().unwrap_or(0)];
         let mut batch = SendBatch::new();
         let datagrams = lens.iter().map(|len| Ok::<_, Infallible>(&longest[..*len]));
-        let Ok(gathered) = batch.gather(segment_max, datagrams);
+        let Ok(gathered) = batch.gather(segment_max, datagrams, |_, _| None);
         let of = |m: &Message| (m.datagrams, m.segment, m.padding());
         gathered.messages().iter().map(of).collect()
     }
@@ -261,6 +286,35 @@ mod tests {
         assert_eq!(messages(&[33_000; 2], 65_507), [(1, 33_024, 0); 2]);
         assert_eq!(messages(&[32_704; 2], 65_507), [(2, 32_704, 0)]);
         assert_eq!(messages(&[64; 65], 1472), [(64, 64, 0)], "one batch");
+    }
+
+    #[test]
+    fn even_run_of_adjacent_slots_is_one_piece() {
+        // The lengths of datagrams in slots of this length, and the pieces of each message.
+        let pieces = |lens: &[usize], slot_len: usize| {
+            let memory = vec![0; lens.len() * slot_len];
+            let mut batch = SendBatch::new();
+            let at = |i: usize| &memory[i * slot_len..];
+            let datagrams = lens.iter().enumerate();
+            let datagrams = datagrams.map(|(i, len)| Ok::<_, Infallible>(&at(i)[..*len]));
+            let adjacent =
+                |first: usize, last: usize| at(first).get(..(last - first) * slot_len + lens[last]);
+            let Ok(gathered) = batch.gather(1472, datagrams, adjacent);
+            let headers = &gathered.batch.headers.as_slice()[..gathered.batch.len];
+            let of = headers
+                .iter()
+                .map(|header| header.msg_hdr.msg_iovlen as usize);
+            of.collect::<Vec<_>>()
+        };
+        assert_eq!(pieces(&[1464; 3], 1472), [1]);
+        assert_eq!(pieces(&[1464, 1416, 1472, 120], 1472), [1]);
+        // The second datagram ends a cache line before its segment does, or the slots are longer.
+        assert_eq!(pieces(&[1464, 1408, 1464], 1472), [5]);
+        assert_eq!(pieces(&[1408, 1472], 1472), [3]);
+        assert_eq!(pieces(&[1408; 3], 1472), [5]);
+        assert_eq!(pieces(&[1464], 1472), [1]);
+        // Two runs, each with pieces of its own.
+        assert_eq!(pieces(&[1464, 120, 1464, 1464], 1472), [1, 1]);
     }
 
     #[test]

@@ -3,9 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::Kind;
 use tickcast_transport::faults::{FaultConfig, FaultyReceiver};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{
@@ -36,6 +43,64 @@ fn open(group: SocketAddrV4, (gso, gro): (bool, bool)) -> (UdpFanOut, UdpReceive
 
 fn numbers(seen: &Seen) -> Vec<u64> {
     seen.iter().map(|(.., number)| *number).collect()
+}
+
+#[test]
+fn neighbouring_slots_arrive_as_they_were_sealed() {
+    let geometry = Geometry::new(1472, 64).unwrap();
+    let identity = RingIdentity {
+        channel: ChannelId(1),
+        epoch: Epoch(2),
+        config_hash: ConfigHash(3),
+        boot_id: [0; 16],
+        fan_outs: 1,
+        first_sequence: Sequence(1),
+        first_record: RecordNumber(1),
+    };
+    let memory = Arc::new(HeapMemory::new(geometry));
+    let mut ring = RingWriter::create(memory, geometry, identity).unwrap();
+    let (mut fan_out, mut receiver) = open(group(), (true, true));
+    // Posts begin and end anywhere in the ring. Most datagrams fill their slots, some nearly, some do not.
+    let (mut next, mut padding) = (1, 0);
+    for count in (2..=40).chain([64, 64]) {
+        let range = range(next, next + count - 1);
+        for n in range.iter() {
+            ring.open().unwrap();
+            let len = match n.0 % 29 {
+                7 => 1344,
+                11 => 56,
+                _ => 1408 - 8 * (n.0 % 8) as usize,
+            };
+            ring.append(&vec![n.0 as u8; len]).unwrap();
+            let seal = Seal {
+                kind: Kind::Data,
+                count: 1,
+                source: SourceId(1),
+                source_position: SourcePosition(n.0),
+                sent_at: Nanos(n.0),
+                flags: 0,
+            };
+            ring.seal(seal).unwrap();
+        }
+        let posted = fan_out.post(&ring, range).unwrap();
+        assert_eq!(posted.last, Some(range.last));
+        ring.set_sent(FanOutId(0), range.last);
+        next += count;
+        let (mut expected, begun) = (range.first, Instant::now());
+        while expected <= range.last {
+            let polled = receiver.poll(Nanos(7), &mut |received| {
+                let sent = ring.slot(expected).unwrap();
+                expected = expected.next();
+                let (own, behind) = received.bytes.split_at(sent.len());
+                assert_eq!(own, sent);
+                assert!(behind.iter().all(|byte| *byte == 0));
+                padding += behind.len() as u64;
+            });
+            assert!(polled.unwrap() > 0 || begun.elapsed() < Duration::from_secs(120));
+        }
+    }
+    let sent = fan_out.stats()[0];
+    assert_eq!((sent.datagrams, sent.padding_bytes), (next - 1, padding));
 }
 
 #[test]
