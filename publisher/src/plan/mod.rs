@@ -509,9 +509,13 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
 
 /// Returns whether the messages of an input may be ITCH.
 fn may_be_itch(input: &InputConfig) -> bool {
+    let may_be = |format: InputFormat| match format {
+        InputFormat::Auto | InputFormat::MoldUdp64Itch50 | InputFormat::BinaryFile => true,
+        InputFormat::IexTp => false,
+    };
     match input {
-        InputConfig::Capture(input) => input.format != InputFormat::IexTp,
-        InputConfig::Udp(input) => input.format != InputFormat::IexTp,
+        InputConfig::Capture(input) => may_be(input.format),
+        InputConfig::Udp(input) => may_be(input.format),
         InputConfig::Simulator(_) => true,
         InputConfig::Records(_) | InputConfig::Own(_) => false,
     }

@@ -41,7 +41,7 @@ pub struct ReadRoom {
     pub reads: u32,
     /// The most bytes of one READ.
     pub len_max: u32,
-    /// When the oldest READ in flight began.
+    /// When the oldest request in flight began, except WRITEs.
     pub oldest_at: Option<Nanos>,
 }
 
@@ -186,7 +186,8 @@ impl Readable {
     }
 
     /// Returns how much of a gap can be READ at once, and takes it from `room`. Waits for room at most
-    /// until the oldest READ is late, and for tokens at most until an answer over TCP would be late.
+    /// until the oldest READ is late, and for tokens at most until an answer over TCP would be late. After
+    /// that, returns [`ReadPlan::Nothing`].
     pub(crate) fn plan_read(
         &mut self,
         now: Nanos,

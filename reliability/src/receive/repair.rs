@@ -84,7 +84,7 @@ pub(crate) struct Repair {
     read_lateness: Lateness,
     /// When an answer came last and for which sequence, for each index of [`answered_by`].
     answered: [Option<(Nanos, Sequence)>; 4],
-    /// READs that had to wait are planned again at this time.
+    /// READs that wait are planned again at this time at the latest; each pass plans them, too.
     read_wait: Nanos,
     replay: ReplayPath,
 }
@@ -642,7 +642,11 @@ impl Pass<'_> {
             (Some(readable), Some(room)) if reads => {
                 // Without deviation, so that no gap gives up its wait before the oldest READ is late.
                 let waits_max = (self.read.first_retry_max(), self.nack.first_retry_max());
-                let plan = readable.plan_read(self.now, waits_max, gap.range, room);
+                let plan = match readable.plan_read(self.now, waits_max, gap.range, room) {
+                    // A second READ of a torn slot does not wait.
+                    ReadPlan::Wait(_) if torn.is_some() => ReadPlan::Nothing,
+                    plan => plan,
+                };
                 if matches!(plan, ReadPlan::Nothing) {
                     self.counters.reads_not_begun.add(gap.range.len());
                 }
@@ -656,19 +660,19 @@ impl Pass<'_> {
                 let again = torn.is_some();
                 (gap.rung, gap.attempts) = (Rung::Read { again }, 1);
             }
-            ReadPlan::Wait(until) if torn.is_none() => {
+            ReadPlan::Wait(until) => {
                 self.read_wait = until;
                 return false;
             }
             // The step did not answer, so the next one takes over: it counts as the first attempt there.
-            _ if above => {
+            ReadPlan::Nothing if above => {
                 let is_next = !on_nack && requests.nack_open;
                 gap.rung = match is_next || on_nack && open && planted(Bug::RungNeverFallsBack) {
                     true => Rung::Nack,
                     false => Rung::Fallback,
                 };
             }
-            _ => {
+            ReadPlan::Nothing => {
                 if gap.attempts == 0 {
                     let first = requests.nack_open && gap.class == NackClass::Repair;
                     gap.rung = if first { Rung::Nack } else { Rung::Repair };

@@ -109,8 +109,14 @@ impl ReadLink {
         can.then_some(ReadRoom {
             reads: self.limits.reads.saturating_sub(self.begun(false)),
             len_max: self.limits.len_max,
-            oldest_at: self.begun.front().map(|begun| begun.at),
+            oldest_at: self.oldest_at(),
         })
+    }
+
+    /// Returns when the oldest request in flight began that takes room for READs.
+    fn oldest_at(&self) -> Option<Nanos> {
+        let mut begun = self.begun.iter().filter(|begun| !begun.what.writes());
+        begun.next().map(|begun| begun.at)
     }
 
     /// Returns the number of WRITEs in flight, or of all other requests.

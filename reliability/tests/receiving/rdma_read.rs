@@ -196,6 +196,28 @@ fn torn_slot_is_read_again_then_nacked() {
 }
 
 #[test]
+fn torn_slot_without_room_is_nacked_and_counted() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(RepairOrder::Read, &publisher);
+    world.reads = false;
+    for count in [3, 1, 1, 1] {
+        lose(&mut world, &mut publisher, count);
+    }
+    assert_eq!(world.counters().reads.get(), 4, "all there is room for");
+    let whole = world.read_requests.remove(0);
+    // The first and the third were being written, and the READ made room for one.
+    world.read_done(&publisher, &whole, |bytes| {
+        bytes[100] ^= 1;
+        bytes[2 * SLOT_LEN + 100] ^= 1;
+    });
+    world.settle(&publisher);
+    assert_eq!(begun(&world).last(), Some(&(1, 1)));
+    assert_eq!(asked(&mut world), [(Path::Repair, 3)]);
+    let c = world.counters();
+    assert_eq!((c.reads_torn.get(), c.reads_not_begun.get()), (2, 1));
+}
+
+#[test]
 fn read_slot_of_other_epoch_or_channel_is_rejected() {
     for spoilt in [4, 8] {
         let mut publisher = Publisher::new(5, 1);
