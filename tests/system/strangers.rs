@@ -246,7 +246,7 @@ fn replaying_strangers_cost_a_late_joiner_no_history() {
     // many times fast enough.
     config["repair"] = serde_json::json!({
         "peers_max": 1_000, "peers_per_address_max": 500, "join_timeout_us": 600_000_000,
-        "joiner_bytes_per_s": 1_000_000,
+        "joiner_bytes_per_s": 300_000,
     });
     let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(publisher.subscriber().channel("all"))];
