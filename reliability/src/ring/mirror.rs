@@ -152,11 +152,7 @@ impl RingWriter {
     fn store_datagram(&mut self, datagram: &Datagram<'_>) {
         let sequence = datagram.header().sequence;
         let slot = self.words.slot_mut(sequence);
-        // As behind a datagram that the writer seals itself.
-        let rest = std::iter::repeat_n(0, LINE_WORDS - 1);
-        let len = datagram.bytes().len().div_ceil(WORD);
-        let padded = words_of(datagram.bytes()).chain(rest);
-        let words = padded.take(len.next_multiple_of(LINE_WORDS)).enumerate();
+        let words = words_of(datagram.bytes()).enumerate();
         let words = words.map(|(index, word)| {
             if index != RELAY_OFFSET / WORD || planted(Bug::RelayByteMirrored) {
                 return word;
@@ -166,6 +162,11 @@ impl RingWriter {
             u64::from_ne_bytes(bytes)
         });
         slot::put_around(slot, words);
+        // As behind a datagram that the writer seals itself.
+        let rest = &slot[datagram.bytes().len().div_ceil(WORD)..];
+        if rest.len() < LINE_WORDS {
+            slot::put(rest, std::iter::repeat(0));
+        }
         slot::seal(slot, sequence.0);
     }
 }

@@ -324,9 +324,11 @@ impl RingWriter {
     /// Stores the header with its CRC, and the sequence last. Returns the sequence.
     #[inline(always)]
     fn seal_header(&mut self, header: Header, open: OpenSlot) -> Sequence {
-        // A sender may send neighbouring slots as one piece, with the rest of each last cache line between.
-        let rest = open.at.next_multiple_of(LINE_WORDS) - open.at;
-        slot::put(self.words.at_mut(open.at, rest), std::iter::repeat(0));
+        // A sender may send full slots as one piece, with the rest of each last cache line between.
+        let rest = open.end - open.at;
+        if rest < LINE_WORDS {
+            slot::put(self.words.at_mut(open.at, rest), std::iter::repeat(0));
+        }
         let bytes = self.words.bytes_at(open.begin, open.len());
         let crc = crc_of(&header.to_bytes(0), bytes);
         let head = self.words.header_at(open.begin - HEADER_WORDS);
@@ -385,8 +387,8 @@ impl RingWriter {
     }
 
     /// Returns the bytes from the first datagram of a range through the last one, with the slots between.
-    /// Each datagram is followed by zeros up to the end of its last cache line, and begins a slot's length
-    /// behind the one before. `None` when the ring does not hold all of them, or wraps around between them.
+    /// Each begins a slot's length behind the one before. A datagram that reaches into the last cache line
+    /// of its slot is followed by zeros up to the slot's end. `None` when the ring does not hold all of them, or wraps around between them.
     #[must_use]
     pub fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
         let last = self.slot(range.last)?;

@@ -12,8 +12,8 @@ pub trait Slots {
     fn slot(&self, sequence: Sequence) -> Option<&[u8]>;
 
     /// Returns the bytes from the first datagram of a range through the last one, whose slots lie one behind
-    /// the other, equally far apart. Each datagram is followed by zeros up to the end of its last cache line.
-    /// `None` if the slots do not lie so.
+    /// the other and are equally long. A datagram that reaches into the last cache line of its slot is
+    /// followed by zeros up to the slot's end. `None` if the slots do not lie so.
     fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
         let _ = range;
         None

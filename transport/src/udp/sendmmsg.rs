@@ -48,8 +48,6 @@ pub(super) struct Message {
     segment: usize,
     /// Length of the last datagram.
     last_len: usize,
-    /// Whether each datagram but the last reaches into the last cache line of its segment.
-    is_even: bool,
 }
 
 impl Message {
@@ -59,7 +57,6 @@ impl Message {
             bytes: len,
             segment: len.next_multiple_of(SEGMENT_ALIGN),
             last_len: len,
-            is_even: true,
         }
     }
 
@@ -72,7 +69,6 @@ impl Message {
             bytes: self.bytes + len,
             segment,
             last_len: len,
-            is_even: self.is_even && self.last_len.next_multiple_of(SEGMENT_ALIGN) == segment,
         };
         let fits = (1..=segment_max).contains(&segment) && run.datagrams * segment <= RUN_BYTES_MAX;
         (fits && run.padding() <= run.bytes / PADDING_DIVISOR).then_some(run)
@@ -136,7 +132,7 @@ impl SendBatch {
 
     /// Borrows the datagrams for as long as the returned value lives; at most [`BATCH_MAX`] are taken.
     /// Runs have segments of at most `segment_max` bytes. 0: no runs. `adjacent` returns the bytes from one
-    /// datagram through another, by index, if each is followed by zeros up to the end of its last cache line.
+    /// datagram through another, by index, as [`Slots::adjacent`](crate::Slots::adjacent) does.
     pub(super) fn gather<'a, E>(
         &'a mut self,
         segment_max: usize,
@@ -177,14 +173,17 @@ impl SendBatch {
         header.msg_iov = self.iovecs.at(2 * first);
         if message.is_run() {
             let last = first + message.datagrams - 1;
-            let one = message.is_even.then(|| adjacent(first, last)).flatten();
-            if let Some(bytes) = one.filter(|bytes| bytes.len() == message.run_len()) {
-                let piece = &mut self.iovecs.as_mut_slice()[2 * first];
-                piece.iov_base = bytes.as_ptr().cast_mut().cast();
-                piece.iov_len = bytes.len();
+            let pairs = &mut self.iovecs.as_mut_slice()[2 * first..2 * last];
+            // Segments are as long as the slots, and each datagram reaches into the last cache line of its own.
+            let is_even = (pairs.iter().step_by(2))
+                .all(|piece| piece.iov_len + SEGMENT_ALIGN > message.segment);
+            let whole = adjacent(first, last).filter(|whole| whole.len() == message.run_len());
+            if let Some(whole) = whole.filter(|_| is_even) {
+                pairs[0].iov_len = whole.len();
+                pairs[0].iov_base = whole.as_ptr().cast_mut().cast();
                 header.msg_iovlen = 1;
             } else {
-                for pair in self.iovecs.as_mut_slice()[2 * first..2 * last].chunks_exact_mut(2) {
+                for pair in pairs.chunks_exact_mut(2) {
                     pair[1].iov_base = ZEROS.as_ptr().cast_mut().cast();
                     pair[1].iov_len = message.segment - pair[0].iov_len;
                 }
