@@ -2,7 +2,7 @@
 //! this writer continues under an epoch of its own (docs/PROTOCOL.md §9).
 
 use super::{
-    LINE_WORDS, RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of,
+    LINE_LEN, RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of,
 };
 use crate::planted::{Bug, planted};
 use crate::ring::atomics::Ordering::{Relaxed, Release};
@@ -164,7 +164,7 @@ impl RingWriter {
         slot::put_around(slot, words);
         // As behind a datagram that the writer seals itself.
         let rest = &slot[datagram.bytes().len().div_ceil(WORD)..];
-        if rest.len() < LINE_WORDS {
+        if size_of_val(rest) < LINE_LEN {
             slot::put(rest, std::iter::repeat(0));
         }
         slot::seal(slot, sequence.0);

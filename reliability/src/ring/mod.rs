@@ -42,8 +42,8 @@ use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
 
 /// Bytes in a word; all shared fields are words.
 const WORD: usize = 8;
-/// Words of a cache line.
-const LINE_WORDS: usize = 64 / WORD;
+/// Bytes of a cache line.
+const LINE_LEN: usize = 64;
 const SEQUENCE_WORD: usize = SEQUENCE_OFFSET / WORD;
 const _: () = assert!(SEQUENCE_WORD == slot::VERSION);
 const HEADER_WORDS: usize = HEADER_LEN / WORD;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    HEADER_WORDS, LINE_WORDS, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words,
+    HEADER_WORDS, LINE_LEN, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words,
     check_identity, checkpoint_check, checkpoint_offset, datagram_len, fan_out_offset,
     next_record_after, slot, split, words_of,
 };
@@ -288,6 +288,9 @@ impl RingWriter {
     pub(crate) fn seal_open(&mut self, seal: Seal) -> Result<(Sequence, usize), RingError> {
         let open = self.open.take().ok_or(RingError::NotOpen)?;
         let len = open.len();
+        if open.room() < LINE_LEN {
+            self.fill_up(open);
+        }
         let sequence = match self.tagger {
             None => self.seal_header(self.header_of(&seal, len), open),
             Some(_) => self.seal_tagged(seal, open),
@@ -297,6 +300,14 @@ impl RingWriter {
         self.words.store(offset::NEXT_RECORD, self.next_record.0);
         self.words.store(offset::SEALED, sequence.0);
         Ok((sequence, len))
+    }
+
+    /// Fills the rest of a slot with zeros. A sender may send full slots as one piece, with their rests.
+    // Apart, so that nothing else of a seal leaves its registers.
+    #[inline(never)]
+    fn fill_up(&mut self, open: OpenSlot) {
+        let rest = self.words.at_mut(open.at, open.end - open.at);
+        slot::put(rest, std::iter::repeat(0));
     }
 
     /// Returns the header of the next datagram, without a tag and with this length behind the header.
@@ -323,12 +334,7 @@ impl RingWriter {
 
     /// Stores the header with its CRC, and the sequence last. Returns the sequence.
     #[inline(always)]
-    fn seal_header(&mut self, header: Header, open: OpenSlot) -> Sequence {
-        // A sender may send full slots as one piece, with the rest of each last cache line between.
-        let rest = open.end - open.at;
-        if rest < LINE_WORDS {
-            slot::put(self.words.at_mut(open.at, rest), std::iter::repeat(0));
-        }
+    fn seal_header(&self, header: Header, open: OpenSlot) -> Sequence {
         let bytes = self.words.bytes_at(open.begin, open.len());
         let crc = crc_of(&header.to_bytes(0), bytes);
         let head = self.words.header_at(open.begin - HEADER_WORDS);

@@ -160,6 +160,8 @@ impl SendBatch {
     }
 
     /// Records a message of the datagrams from `first` on.
+    // In place, so that the growing message stays in registers.
+    #[inline(always)]
     fn close<'a>(
         &mut self,
         first: usize,
