@@ -223,16 +223,14 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     assert!(grown < 1 << 30, "{before} bytes grew by {grown}");
 }
 
-/// Returns requests for a replay of everything.
-fn replays(epoch: Epoch) -> Vec<u8> {
+/// Returns requests for a replay of everything up to `newest`.
+fn replays(epoch: Epoch, newest: Sequence) -> Vec<u8> {
     let mut frames = Vec::new();
     for _ in 0..16 {
         let nack = Message::Nack {
             epoch,
             class: NackClass::Replay,
-            ranges: vec![
-                SequenceRange::new(Sequence(1), Sequence(u64::MAX >> 1)).expect("a range"),
-            ],
+            ranges: vec![SequenceRange::new(Sequence(1), newest).expect("a range")],
         };
         nack.write(ChannelId(1), &mut frames);
     }
@@ -257,7 +255,8 @@ fn replaying_strangers_cost_a_late_joiner_no_history() {
     drive(&mut followers, |_| {
         publisher.metric("connections_open") > 400
     });
-    let attack = Attack::begin(strangers, replays(epoch));
+    let newest = followers[0].last(1).expect("records came").sequence;
+    let attack = Attack::begin(strangers, replays(epoch, newest));
     drive(&mut followers, |_| {
         publisher.metric("nacks_received_total") > 10_000
     });
