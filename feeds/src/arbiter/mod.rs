@@ -41,7 +41,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use self::refused::{refusal, with_origin};
+use self::refused::{doubtful, refusal, report_fault, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -776,25 +776,10 @@ fn count<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> u64 {
     blocks.fold(0, |count, _| count + 1)
 }
 
-/// Returns how many messages at the end of a packet that does not fit its header are taken for damage: a
-/// length of 0 there stands for a message that was lost.
-#[cold]
-fn doubtful<'a>(blocks: impl Blocks<'a>) -> u64 {
-    u64::from(blocks.last().is_some_and(<[u8]>::is_empty))
-}
-
 /// Returns whether the messages fill the packet as its header says.
 fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
     blocks.by_ref().for_each(drop);
     blocks.fault().is_none()
-}
-
-/// Reports that the bytes of a packet whose messages are all old do not fit its header.
-fn report_fault<'a, P: Protocol>(mut blocks: impl Blocks<'a>, out: &mut impl Listen<P>) {
-    blocks.by_ref().for_each(drop);
-    if let Some(reason) = blocks.fault() {
-        out.incident(Incident::Malformed { reason });
-    }
 }
 
 fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {
