@@ -108,9 +108,9 @@ pub struct MoldBlocks<'a> {
 }
 
 impl<'a> MoldBlocks<'a> {
-    /// Returns the bytes behind the last message that was returned.
-    pub(crate) const fn rest(&self) -> &'a [u8] {
-        self.blocks
+    /// Returns the bytes behind the last message that the header announced; `None` before that.
+    pub(crate) fn rest(&self) -> Option<&'a [u8]> {
+        (self.left == 0).then_some(self.blocks)
     }
 }
 
@@ -133,11 +133,13 @@ impl<'a> Iterator for MoldBlocks<'a> {
 impl<'a> Blocks<'a> for MoldBlocks<'a> {
     #[inline(always)]
     fn fault(&self) -> Option<&'static str> {
-        (self.left > 0).then_some("MoldUDP64 packet ends within a message")
-    }
-
-    fn is_exact(&self) -> bool {
-        self.blocks.is_empty()
+        if self.left > 0 {
+            Some("MoldUDP64 packet ends within a message")
+        } else if !self.blocks.is_empty() {
+            Some("MoldUDP64 packet goes on after its last message")
+        } else {
+            None
+        }
     }
 }
 
@@ -255,6 +257,69 @@ mod tests {
             run(&mut mold, &packet(S, 6, 0xFFFF, &[])).is_empty(),
             "the end is told once"
         );
+    }
+
+    #[test]
+    fn mold_packet_that_goes_on_behind_its_messages_is_malformed() {
+        let longer = |mut bytes: Vec<u8>| {
+            bytes.extend(b"zz");
+            bytes
+        };
+        let mut mold = follower(false);
+        let first = packet(S, 1, 2, &[b"a", b"b"]);
+        assert_eq!(
+            run(&mut mold, &longer(first.clone())),
+            ["0:1=a", "0:2=b", "bad"]
+        );
+        // A copy is no true one, whether it is longer or shorter.
+        assert_eq!(run(&mut mold, &first), ["old 2"]);
+        assert_eq!(run(&mut mold, &longer(first.clone())), ["bad", "old 2"]);
+        let cut = &first[..first.len() - 1];
+        assert_eq!(run(&mut mold, cut), ["bad", "old 1"]);
+        // A header without messages, and bytes behind it, says nothing.
+        for count in [0, END_OF_SESSION] {
+            let heartbeat = longer(packet(S, 9, count, &[]));
+            assert_eq!(run(&mut mold, &heartbeat), ["bad"]);
+        }
+        assert_eq!(run(&mut mold, &packet(S, 3, 1, &[b"c"])), ["0:3=c"]);
+    }
+
+    #[test]
+    fn message_whose_length_became_0_is_missing() {
+        for (messages, delivered) in [(&[&b""[..]][..], 0), (&[b"a", b""], 1)] {
+            let mut mold = follower(false);
+            run(&mut mold, &packet(S, 1, 1, &[b"x"]));
+            let count = messages.len() as u16;
+            let mut damaged = packet(S, 2, count, messages);
+            damaged.extend(b"bytes of the message");
+            let reported = run(&mut mold, &damaged);
+            assert_eq!(reported.last().map(String::as_str), Some("bad"));
+            let missing = 2 + delivered;
+            let next = missing + 1;
+            let expected = [format!("gap 0:{missing}+1"), format!("0:{next}=b")];
+            assert_eq!(run(&mut mold, &packet(S, next, 1, &[b"b"])), expected);
+        }
+        // A message that the venue left empty fits its packet.
+        let mut mold = follower(false);
+        run(&mut mold, &packet(S, 1, 2, &[b"x", b""]));
+        assert_eq!(run(&mut mold, &packet(S, 3, 1, &[b"b"])), ["0:3=b"]);
+    }
+
+    #[test]
+    fn damaged_copy_of_a_waiting_packet_is_malformed() {
+        let early = packet(S, 3, 1, &[b"c"]);
+        let mut longer = early.clone();
+        longer.push(0);
+        let reported = run_recorded(
+            1,
+            &[
+                (0, 0, packet(S, 1, 1, &[b"a"])),
+                (10, 0, early),
+                (20, 0, longer),
+                (30, 0, packet(S, 2, 1, &[b"b"])),
+            ],
+        );
+        assert_eq!(reported, ["0:1=a", "bad", "old 1", "0:2=b", "0:3=c"]);
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub enum Incident {
         /// Number of messages.
         messages: u64,
     },
-    /// Messages of one packet that differ from those which another line brought under their numbers: the
-    /// lines are not of one feed, or one is damaged. They count as duplicates.
+    /// Messages of one packet that differ from those which came before under their numbers: the lines are
+    /// not of one feed, the count began anew, or one is damaged. They count as duplicates.
     Conflicting {
         /// Number of messages.
         messages: u64,

@@ -571,8 +571,8 @@ impl PublisherError {
         )
     }
 
-    /// Returns the exit code of the service: 2 for configuration errors, 3 for unreachable
-    /// resources, 4 for all others.
+    /// Returns the exit code of the service: 1 for a recording without a feed, 2 for configuration
+    /// errors, 3 for unreachable resources, 4 for all others.
     ///
     /// ```
     /// # use tickcast_publisher::{Config, Publisher};
@@ -585,6 +585,10 @@ impl PublisherError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
+            Self::Recording {
+                source: RecordingError::Nothing { .. },
+                ..
+            } => 1,
             Self::Config(_)
             | Self::State { .. }
             | Self::StateDamaged { .. }

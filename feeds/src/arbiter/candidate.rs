@@ -207,7 +207,6 @@ impl<P: Protocol> Arbiter<P> {
             .by_ref()
             .all(|message| self.protocol.is_known(message))
             && blocks.fault().is_none()
-            && blocks.is_exact()
     }
 }
 

@@ -14,7 +14,7 @@ impl<P: Protocol> Arbiter<P> {
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
-        if self.has_several_lines() {
+        if self.compares {
             let old = blocks.take(self.next.saturating_sub(first) as usize);
             let recent = |sequence| self.recent.packet_of(sequence);
             self.conflict(self.differing(first, packet, old, recent), out);
@@ -52,7 +52,7 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     pub(super) fn conflict(&self, messages: u64, out: &mut impl Listen<P>) {
-        if self.has_several_lines() && messages > 0 {
+        if self.compares && messages > 0 {
             out.incident(Incident::Conflicting { messages });
         }
     }

@@ -26,6 +26,10 @@ pub struct Holding {
     pub packets_max: u32,
     /// Bytes of early packets held at most.
     pub bytes_max: u32,
+    /// Whether the packets of an only line are compared with earlier ones under their numbers. A file may
+    /// hold two runs of one session.
+    #[serde(default)]
+    pub compares_alone: bool,
 }
 
 impl Holding {
@@ -39,6 +43,7 @@ impl Holding {
         stopped_us: 5_000_000,
         packets_max: 0,
         bytes_max: 0,
+        compares_alone: false,
     };
 
     /// The limits for packets of a file, where a wait costs nothing.
@@ -47,6 +52,7 @@ impl Holding {
         reorder_packets: 1024,
         skew_us: 1_000_000,
         stragglers_us: 1_000_000,
+        compares_alone: true,
         ..Self::live(0, 0)
     };
 
@@ -64,6 +70,7 @@ impl Holding {
             stopped_us: 3_500_000,
             packets_max: 4096,
             bytes_max: 8 << 20,
+            compares_alone: false,
         }
     }
 
@@ -125,6 +132,7 @@ mod tests {
             stopped_us: 3_500_000,
             packets_max: 4_096,
             bytes_max: 8_388_608,
+            compares_alone: false,
         };
         assert_eq!(Holding::live(7, 9), live);
         let recorded = Holding {
@@ -132,6 +140,7 @@ mod tests {
             reorder_packets: 1_024,
             skew_us: 1_000_000,
             stragglers_us: 1_000_000,
+            compares_alone: true,
             ..live
         };
         assert_eq!(Holding::RECORDED, recorded);
@@ -144,6 +153,7 @@ mod tests {
             stopped_us: 5_000_000,
             packets_max: 0,
             bytes_max: 0,
+            compares_alone: false,
         };
         assert_eq!(Holding::NONE, none);
         let one = Lines {

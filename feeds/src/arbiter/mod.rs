@@ -41,7 +41,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use self::refused::{refusal, with_origin};
+use self::refused::{doubtful, refusal, report_fault, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -60,6 +60,8 @@ pub struct Arbiter<P> {
     holding: Holding,
     expect_from_one: bool,
     lines: Vec<Line>,
+    /// Whether packets under the same numbers are compared.
+    compares: bool,
     /// The latest time of a call.
     now: Nanos,
     /// Whether nothing waits and nothing is known to be missing.
@@ -128,6 +130,7 @@ impl<P: Protocol> Arbiter<P> {
             expect_from_one,
             // Clones of a line would have no memory yet.
             lines: (0..lines.count.max(1)).map(|_| Line::new()).collect(),
+            compares: lines.count > 1 || lines.holding.compares_alone,
             now: Nanos::ZERO,
             is_plain: false,
             session: None,
@@ -303,8 +306,10 @@ impl<P: Protocol> Arbiter<P> {
         out: &mut impl Listen<P>,
     ) {
         // A false count must not stand for messages that another packet brings.
-        let held = count(blocks.clone());
-        if held == 0 && head.count > 0 {
+        let mut walked = blocks.clone();
+        let held = count(walked.by_ref());
+        // A header without messages says where the session is, which bytes behind it make doubtful.
+        if held == 0 && (head.count > 0 || walked.fault().is_some()) {
             return out.incident(refusal(blocks));
         }
         let head = PacketHead {
@@ -413,6 +418,7 @@ impl<P: Protocol> Arbiter<P> {
                 self.end_at = Some(first);
             }
         } else if end <= self.next || (first < self.next && planted(ArbiterBug::OverlapDropped)) {
+            report_fault(blocks.clone(), out);
             self.compare(first, arrived.payload, blocks, out);
             self.old(arrived.line, first, end.min(self.next), out);
         } else if first <= self.next {
@@ -425,6 +431,7 @@ impl<P: Protocol> Arbiter<P> {
             let (line, received_at) = (arrived.line, arrived.received_at);
             self.deliver(line, first, blocks, received_at, head.note, out);
         } else if let Some(held) = self.queue.covers(first, end) {
+            report_fault(blocks.clone(), out);
             let (at, held) = (held.arrived_at, (held.first, &held.bytes[..]));
             let messages = self.differing(first, arrived.payload, blocks, |_| Some(held));
             self.conflict(messages, out);
@@ -492,6 +499,7 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let next = self.next;
         let mut sequence = first;
+        let all = blocks.clone();
         out.packet(received_at, &note);
         for message in blocks.by_ref() {
             if sequence >= next || planted(ArbiterBug::OverlapDelivered) {
@@ -499,9 +507,13 @@ impl<P: Protocol> Arbiter<P> {
             }
             sequence += 1;
         }
+        let fault = blocks.fault();
+        if fault.is_some() {
+            sequence -= doubtful(all);
+        }
         self.next = next.max(sequence);
         self.lines[line].stats.first += self.next - next;
-        if let Some(reason) = blocks.fault() {
+        if let Some(reason) = fault {
             self.cut(line);
             out.incident(Incident::Malformed { reason });
         }
@@ -523,7 +535,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Remembers a packet that brings the next message, to compare the lines.
     #[inline(always)]
     fn remember(&mut self, arrived_at: Nanos, first: u64, packet: &[u8]) {
-        if self.has_several_lines() {
+        if self.compares {
             self.recent.push(self.next, first, arrived_at, packet);
         }
     }
@@ -629,6 +641,9 @@ impl<P: Protocol> Arbiter<P> {
     fn release(&mut self, held: Held, out: &mut impl Listen<P>) {
         if held.first < self.next {
             if let Ok((_, blocks)) = self.protocol.read(&held.bytes) {
+                if held.end <= self.next {
+                    report_fault(blocks.clone(), out);
+                }
                 self.compare(held.first, &held.bytes, blocks, out);
             }
             self.old(held.line, held.first, held.end.min(self.next), out);
@@ -757,14 +772,14 @@ const fn trails(sent_at: u64, other: u64) -> bool {
 }
 
 /// Returns the number of whole messages.
-fn count<'a>(blocks: impl Blocks<'a>) -> u64 {
+fn count<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> u64 {
     blocks.fold(0, |count, _| count + 1)
 }
 
 /// Returns whether the messages fill the packet as its header says.
 fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
     blocks.by_ref().for_each(drop);
-    blocks.fault().is_none() && blocks.is_exact()
+    blocks.fault().is_none()
 }
 
 fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {

@@ -41,6 +41,11 @@ pub(crate) trait PacketFormat {
     /// Returns whether the beginning of a packet is of this format.
     fn recognises_beginning(&self, beginning: &[u8]) -> bool;
 
+    /// Returns whether a datagram begins like a packet of this format, with messages or without.
+    fn begins_or_beats(&self, datagram: &[u8]) -> bool {
+        self.recognises_beginning(datagram) || self.is_heartbeat(datagram)
+    }
+
     /// Returns the channel of a packet, in formats whose destinations may carry several.
     fn channel(&self, _packet: &[u8]) -> Option<u32> {
         None

@@ -34,9 +34,6 @@ pub struct PacketHead<N> {
 pub trait Blocks<'a>: Iterator<Item = &'a [u8]> {
     /// After the last message: returns the reason why the bytes do not fit the header, if any.
     fn fault(&self) -> Option<&'static str>;
-
-    /// After the last message: returns whether the bytes end there, as the header says.
-    fn is_exact(&self) -> bool;
 }
 
 /// A venue's packets.

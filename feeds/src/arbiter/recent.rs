@@ -1,6 +1,8 @@
 //! The packets delivered last: when they arrived, for the skew between lines, and their bytes, to
 //! compare contents.
 
+use std::ops::Range;
+
 use tickcast_reliability::types::Nanos;
 
 /// Packets remembered; a power of two.
@@ -29,6 +31,9 @@ pub(super) struct Recent {
     bytes: Vec<u8>,
     /// The end of the newest packet's bytes, counted from the beginning of all.
     written: u64,
+    /// The messages that the first packet brought, its first one, and its bytes: they show for ever whether
+    /// the count began anew.
+    first: (Range<u64>, u64, Vec<u8>),
 }
 
 impl Recent {
@@ -38,6 +43,14 @@ impl Recent {
         if self.ring.is_empty() {
             self.ring.resize(LEN, Entry::default());
             self.bytes.resize(BYTES, 0);
+        }
+        match self.pushed {
+            0 => {
+                (self.first.0, self.first.1) = (from..u64::MAX, first);
+                packet.clone_into(&mut self.first.2);
+            }
+            1 => self.first.0.end = from,
+            _ => {}
         }
         // A packet lies in one piece.
         let mut start = self.written as usize % BYTES;
@@ -69,10 +82,12 @@ impl Recent {
 
     /// Returns the packet that would hold the message, and its first message, if its bytes are remembered.
     pub(super) fn packet_of(&self, sequence: u64) -> Option<(u64, &[u8])> {
-        let entry = self.entry_of(sequence)?;
-        if self.written - entry.begin > BYTES as u64 {
-            return None;
-        }
+        let entry = self.entry_of(sequence);
+        let Some(entry) = entry.filter(|entry| self.written - entry.begin <= BYTES as u64) else {
+            let (brought, first, packet) = &self.first;
+            let is_there = self.pushed > 0 && brought.contains(&sequence);
+            return is_there.then_some((*first, &packet[..]));
+        };
         let start = entry.begin as usize % BYTES;
         Some((entry.first, &self.bytes[start..start + entry.len]))
     }
@@ -115,12 +130,18 @@ mod tests {
         assert_eq!(recent.packet_of(19), Some((9, &vec![1; len][..])));
         // The eighth one does not fit behind the seventh, and takes the room of the first.
         recent.push(80, 80, Nanos(1), &vec![8; len]);
-        assert_eq!(recent.packet_of(19), None);
+        assert_eq!(
+            recent.packet_of(19),
+            Some((9, &vec![1; len][..])),
+            "the first packet stays"
+        );
         assert_eq!(recent.packet_of(29), Some((19, &vec![2; len][..])));
         assert_eq!(recent.find(19), Some(Nanos(1)), "its time is known longer");
         recent.push(90, 90, Nanos(1), &vec![9; len]);
         assert_eq!(recent.packet_of(29), None);
         assert_eq!(recent.packet_of(95), Some((90, &vec![9; len][..])));
+        recent.clear();
+        assert_eq!(recent.packet_of(19), None);
     }
 
     #[test]

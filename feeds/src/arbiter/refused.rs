@@ -1,8 +1,8 @@
-//! Incidents of packets that are not taken.
+//! Incidents of packets that are not taken, or not as their header says.
 
 use tickcast_reliability::types::Nanos;
 
-use super::protocol::Blocks;
+use super::protocol::{Blocks, Listen, Protocol};
 use crate::source::{Incident, PacketOrigin};
 
 /// The incident of a packet that nothing recognises, without its origin.
@@ -30,4 +30,19 @@ pub(super) fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
     blocks
         .fault()
         .map_or(FOREIGN, |reason| Incident::Malformed { reason })
+}
+
+/// Returns how many messages at the end of a packet that does not fit its header are taken for damage: a
+/// length of 0 there stands for a message that was lost.
+#[cold]
+pub(super) fn doubtful<'a>(blocks: impl Blocks<'a>) -> u64 {
+    u64::from(blocks.last().is_some_and(<[u8]>::is_empty))
+}
+
+/// Reports that the bytes of a packet whose messages are all old do not fit its header.
+pub(super) fn report_fault<'a, P: Protocol>(mut blocks: impl Blocks<'a>, out: &mut impl Listen<P>) {
+    blocks.by_ref().for_each(drop);
+    if let Some(reason) = blocks.fault() {
+        out.incident(Incident::Malformed { reason });
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::itch::messages::message_len;
+
 /// A format that is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -14,10 +16,13 @@ pub enum Guess {
     SevenZip,
     Gzip,
     Zstd,
+    Lzma,
+    Compress,
     Tar,
     ModifiedPcap,
     Snoop,
     Erf,
+    NetMon,
     Dbn,
     Itch41,
     MoldUdp64,
@@ -33,7 +38,7 @@ impl Guess {
     /// Guesses the format of a file from its first bytes.
     #[must_use]
     pub fn of_file(head: &[u8]) -> Option<Self> {
-        const MAGICS: [(&[u8], Guess); 11] = [
+        const MAGICS: [(&[u8], Guess); 14] = [
             (b"\xfd7zXZ\0", Guess::Xz),
             (b"BZh", Guess::Bzip2),
             (b"\x04\x22\x4d\x18", Guess::Lz4),
@@ -45,6 +50,9 @@ impl Guess {
             (b"\x28\xb5\x2f\xfd", Guess::Zstd),
             (b"\x34\xcd\xb2\xa1", Guess::ModifiedPcap),
             (b"\xa1\xb2\xcd\x34", Guess::ModifiedPcap),
+            (b"\x5d\0\0", Guess::Lzma),
+            (b"\x1f\x9d", Guess::Compress),
+            (b"GMBU", Guess::NetMon),
         ];
         let magic = MAGICS.iter().find(|(magic, _)| head.starts_with(magic));
         magic
@@ -59,6 +67,7 @@ impl Guess {
     pub fn of_payload(payload: &[u8]) -> Option<Self> {
         iex_tp(payload)
             .or_else(|| mold(payload))
+            .or_else(|| is_soup(payload).then_some(Self::SoupBinTcp))
             .or_else(|| is_mdp3(payload).then_some(Self::CmeMdp3))
             .or_else(|| is_pitch(payload).then_some(Self::CboePitch))
             .or_else(|| is_xdp(payload).then_some(Self::NyseXdp))
@@ -79,10 +88,13 @@ impl fmt::Display for Guess {
             Self::Zstd => {
                 "looks like zstd within a compressed file: decompress it once with unzstd"
             }
+            Self::Lzma => "looks like lzma: decompress it with unlzma",
+            Self::Compress => "looks like compress (.Z): decompress it with gunzip",
             Self::Tar => "looks like tar: unpack it with tar -x",
             Self::ModifiedPcap => "looks like a modified pcap: convert it with editcap -F pcap",
             Self::Snoop => "looks like a snoop capture: convert it with editcap -F pcap",
             Self::Erf => "looks like an ERF capture: convert it with editcap -F nsecpcap",
+            Self::NetMon => "looks like a Network Monitor capture: convert it with editcap -F pcap",
             Self::Dbn => "looks like DBN records: it holds no packets of a venue",
             Self::Itch41 => "looks like ITCH 4.1: only ITCH 5.0 is decoded",
             Self::MoldUdp64 => {
@@ -173,6 +185,25 @@ fn mold(payload: &[u8]) -> Option<Guess> {
     } else {
         Guess::MoldUdp64
     })
+}
+
+/// Packets of SoupBinTCP that fit from end to end, one of them with an ITCH message.
+fn is_soup(payload: &[u8]) -> bool {
+    let mut rest = payload;
+    let mut has_message = false;
+    while let Some((len, behind)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_be_bytes(*len));
+        let Some((packet, behind)) = behind.split_at_checked(len) else {
+            return false;
+        };
+        has_message |= match packet {
+            [b'S' | b'U', kind, ..] => message_len(*kind) == Some(len - 1),
+            [b'A' | b'H' | b'J' | b'O' | b'R' | b'Z' | b'+', ..] => false,
+            _ => return false,
+        };
+        rest = behind;
+    }
+    has_message && rest.is_empty()
 }
 
 /// Returns whether a type has a length that only ITCH 4.1 gives it.
@@ -267,6 +298,9 @@ mod tests {
             (b"7z\xbc\xaf\x27\x1czzz", Guess::SevenZip),
             (b"DBN\x03zzz", Guess::Dbn),
             (b"snoop\0\0\0\0\0\0\x02", Guess::Snoop),
+            (b"\x5d\0\0\x80\0zzz", Guess::Lzma),
+            (b"\x1f\x9d\x90zzz", Guess::Compress),
+            (b"GMBU\0\x02zzz", Guess::NetMon),
         ] {
             assert_eq!(Guess::of_file(head), Some(guess));
         }
@@ -306,6 +340,31 @@ mod tests {
         ] {
             let guess = is_41.then_some(Guess::Itch41);
             assert_eq!(Guess::of_file(&bytes), guess, "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn packets_of_soupbintcp_are_named() {
+        let packet = |kind: u8, body: &[u8]| {
+            let len = (body.len() as u16 + 1).to_be_bytes();
+            [&len[..], &[kind], body].concat()
+        };
+        let event = packet(b'S', b"S\0\0\0\0\0\0\0\0\0\0O");
+        let heartbeat = packet(b'H', b"");
+        for (bytes, is_soup) in [
+            (event.clone(), true),
+            (packet(b'U', b"S\0\0\0\0\0\0\0\0\0\0O"), true),
+            ([&heartbeat[..], &event, &heartbeat].concat(), true),
+            (heartbeat.clone(), false),
+            (packet(b'S', b"S\0\0\0\0\0\0\0\0\0O"), false),
+            (packet(b'X', b""), false),
+            ([&event[..], &packet(b'X', b"")].concat(), false),
+            ([&event[..], b"\0"].concat(), false),
+            (event[..event.len() - 1].to_vec(), false),
+            ([&event[..], &[0, 0]].concat(), false),
+        ] {
+            let guess = is_soup.then_some(Guess::SoupBinTcp);
+            assert_eq!(Guess::of_payload(&bytes), guess, "{bytes:02x?}");
         }
     }
 

@@ -226,10 +226,6 @@ impl<'a> Blocks<'a> for Messages<'a> {
             None
         }
     }
-
-    fn is_exact(&self) -> bool {
-        self.fault().is_none()
-    }
 }
 
 fn u16_at(header: &[u8; HEADER_LEN], at: usize) -> u16 {

@@ -19,7 +19,7 @@ impl PacketFormat for ItchPackets {
             return false;
         };
         let are_known = (messages.by_ref()).all(|message| PROTOCOL.is_known(message));
-        head.count > 0 && are_known && messages.fault().is_none() && messages.is_exact()
+        head.count > 0 && are_known && messages.fault().is_none()
     }
 
     fn is_heartbeat(&self, datagram: &[u8]) -> bool {
@@ -48,14 +48,11 @@ impl PacketFormat for ItchPackets {
             return datagram.len();
         };
         messages.by_ref().for_each(drop);
-        let rest = messages.rest();
-        let is_next = PROTOCOL
-            .read(rest)
-            .is_ok_and(|(it, _)| it.session == head.session);
-        match messages.fault().is_none() && is_next {
-            true => datagram.len() - rest.len(),
-            false => datagram.len(),
-        }
+        let next = messages.rest().filter(|rest| {
+            let read = PROTOCOL.read(rest);
+            read.is_ok_and(|(it, _)| it.session == head.session)
+        });
+        datagram.len() - next.map_or(0, <[u8]>::len)
     }
 }
 

@@ -1,26 +1,20 @@
 //! The inspection of a recording: it is decoded to its end, and the verdict covers all of it.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
-use super::{
-    Feed, Other, PacketRecord, Recorded, RecordedLine, Recording, RecordingError, Selection,
-};
+use super::{Feed, Other, Recorded, RecordedLine, Recording, RecordingError, Selection};
 use crate::arbiter::Holding;
 use crate::capture::{
-    account::{Account, Class, Reason},
+    account::{Account, Class},
     binary_file::BinaryFile,
 };
 use crate::itch::ItchDecoder;
 use crate::source::{Decoder, Incident, LineStats, Packet, Sink};
 use crate::venues::{Format, Settings};
-
-/// Packets whose record is remembered, because a decoder may refuse them later.
-const RECENT_MAX: usize = 4_096;
 
 /// Everything that the files of a recording came to.
 #[derive(Clone, Debug)]
@@ -72,6 +66,20 @@ pub struct FeedReport {
     refused: Vec<(usize, Nanos)>,
 }
 
+/// Returns the text of packets that differ under the same numbers.
+const fn differing(lines: usize) -> &'static str {
+    match lines {
+        0 | 1 => {
+            "packets differ from earlier ones under the same numbers: the count of the session began \
+             anew, or they are damaged,"
+        }
+        _ => {
+            "packets differ from another line's under the same numbers: the lines are of two feeds, or \
+             damaged,"
+        }
+    }
+}
+
 /// One line of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineReport {
@@ -107,9 +115,8 @@ impl Inspection {
             })
         };
         let mut feeds: Vec<_> = (recording.feeds().iter())
-            .map(|feed| (decoder(feed), FeedReport::new(feed), Recent::default()))
+            .map(|feed| (decoder(feed), FeedReport::new(feed)))
             .collect();
-        let formats: Vec<_> = recording.feeds().iter().map(|feed| feed.format).collect();
         let mut failed = Vec::new();
         loop {
             let packet = match recording.next() {
@@ -120,40 +127,31 @@ impl Inspection {
                     continue;
                 }
             };
-            if let Some((decoder, report, recent)) = feeds.get_mut(packet.feed) {
+            if let Some((decoder, report)) = feeds.get_mut(packet.feed) {
                 report.packets += 1;
-                let (line, at, record) = (packet.line, packet.at, packet.record);
-                let is_of_format = formats[packet.feed]
-                    .packets()
-                    .recognises_beginning(packet.payload);
+                let (feed, line, at) = (packet.feed, packet.line, packet.at);
                 let packet = Packet {
                     received_at: packet.received_at,
                     payload: packet.payload,
                 };
                 let before = (report.taken(), report.malformed);
-                recent.push(line, packet.received_at, record);
                 decoder.line_packet(line, at, packet, report);
-                recent.refuse(report, &mut recording);
-                let is_damaged = report.malformed > before.1 && report.taken() == before.0;
-                if is_damaged && let Some(record) = recent.take_last(record) {
-                    let reason = match is_of_format {
-                        true => Reason::Unreadable,
-                        false => Reason::OtherFeed,
-                    };
-                    recording.account_as(reason, record);
+                report.refuse(feed, &mut recording);
+                if report.malformed > before.1 && report.taken() == before.0 {
+                    recording.refuse_last();
                 }
             }
         }
-        for (decoder, report, recent) in &mut feeds {
+        for (feed, (decoder, report)) in feeds.iter_mut().enumerate() {
             decoder.finish(report);
-            recent.refuse(report, &mut recording);
+            report.refuse(feed, &mut recording);
             for (index, line) in report.lines.iter_mut().enumerate() {
                 line.stats = decoder.line(index);
             }
         }
         let mut faults = recording.faults();
         faults.append(&mut failed);
-        let feeds = feeds.into_iter().map(|(_, report, _)| report).collect();
+        let feeds = feeds.into_iter().map(|(_, report)| report).collect();
         Self::judge(Self {
             account: recording.stats().account,
             feeds,
@@ -218,11 +216,7 @@ impl Inspection {
             };
             for (count, what) in [
                 (missing, "messages are missing"),
-                (
-                    feed.conflicting,
-                    "packets differ from another line's under the same numbers: the lines are of \
-                     two feeds, or damaged,",
-                ),
+                (feed.conflicting, differing(feed.lines.len())),
                 (feed.foreign, "packets are not of the feed"),
                 (feed.malformed, "packets or messages can't be read"),
                 (feed.unknown_types, "messages of unknown types are left out"),
@@ -251,37 +245,14 @@ impl Inspection {
     }
 }
 
-/// The records of a feed's last packets, by line and receive time.
-#[derive(Debug, Default)]
-struct Recent(VecDeque<(usize, Nanos, PacketRecord)>);
-
-impl Recent {
-    fn push(&mut self, line: usize, received_at: Nanos, record: PacketRecord) {
-        if self.0.len() == RECENT_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back((line, received_at, record));
-    }
-
-    /// Takes the record of the last packet, unless that was refused.
-    fn take_last(&mut self, record: PacketRecord) -> Option<PacketRecord> {
-        let last = self.0.pop_back_if(|(_, _, last)| *last == record);
-        last.map(|(_, _, record)| record)
-    }
-
-    /// Accounts for the packets that were refused as foreign.
-    fn refuse(&mut self, report: &mut FeedReport, recording: &mut Recording) {
-        for refused in report.refused.drain(..) {
-            let mut all = self.0.iter();
-            let at = all.rposition(|(line, at, _)| (*line, *at) == refused);
-            if let Some((_, _, record)) = at.and_then(|at| self.0.remove(at)) {
-                recording.account_as(Reason::OtherFeed, record);
-            }
-        }
-    }
-}
-
 impl FeedReport {
+    /// Accounts for the packets that were refused as foreign.
+    fn refuse(&mut self, feed: usize, recording: &mut Recording) {
+        for (line, received_at) in self.refused.drain(..) {
+            recording.refuse(feed, line, received_at);
+        }
+    }
+
     /// Returns the messages that packets brought, new or not.
     const fn taken(&self) -> u64 {
         self.messages + self.unknown_types + self.duplicates + self.late

@@ -8,6 +8,7 @@
 mod destination;
 mod files;
 mod inspection;
+mod refused;
 mod selection;
 mod services;
 mod survey;
@@ -23,6 +24,7 @@ use tickcast_reliability::types::Nanos;
 pub use self::destination::{FeedDestination, NotADestination};
 use self::files::{Files, Held};
 pub use self::inspection::{FeedReport, Inspection, LineReport};
+use self::refused::{PacketRecord, Recent};
 pub use self::selection::Selection;
 use self::services::{service, tunnel};
 use self::survey::Survey;
@@ -30,7 +32,7 @@ pub use self::survey::{Feed, RecordedLine};
 pub use self::timeline::Timeline;
 use crate::capture::{
     Capture, CaptureError, CaptureStats, RecordedFile,
-    account::{Reason, Row},
+    account::{Class, Reason, Row},
     binary_file::BinaryFile,
     guess::Guess,
     not_read,
@@ -145,15 +147,6 @@ pub struct FeedPacket<'a> {
     pub payload: &'a [u8],
     /// Whether it is the first packet, and unreadable bytes precede it in its file.
     pub follows_damage: bool,
-    /// The packet's part of the account.
-    pub(crate) record: PacketRecord,
-}
-
-/// The part of the account that a packet of a feed has: none where others of its datagram have it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PacketRecord {
-    file: usize,
-    row: Row,
 }
 
 /// UDP to a destination that is not of a chosen feed.
@@ -235,7 +228,10 @@ pub struct Recording {
     /// Frames to chosen destinations that are of no chosen feed.
     unplaced_frames: u64,
     current: Held,
+    recent: Recent,
     clock: Timeline,
+    /// Start of the part of the current packet that was returned last.
+    last_part_at: usize,
     /// Start of the part of the current packet that comes next.
     part_at: usize,
     place: (usize, usize),
@@ -298,7 +294,9 @@ impl Recording {
             uncounted_frames: 0,
             unplaced_frames: 0,
             current: Held::default(),
+            recent: Recent::default(),
             clock: Timeline::default(),
+            last_part_at: 0,
             part_at: 0,
             place: (0, 0),
             is_first: false,
@@ -358,8 +356,29 @@ impl Recording {
         Ok(())
     }
 
-    /// Moves a packet of a feed to another reason of the account.
-    pub(crate) fn account_as(&mut self, reason: Reason, record: PacketRecord) {
+    /// Accounts for a packet that is not of its feed, as a decoder decided now or after some time. Only the
+    /// last few thousand packets are remembered.
+    pub fn refuse(&mut self, feed: usize, line: usize, received_at: Nanos) {
+        if let Some(record) = self.recent.take((feed, line), received_at) {
+            let reason = Reason::OtherFeed;
+            self.files.account_row_as(reason, record.file, record.row);
+        }
+    }
+
+    /// Accounts for the last packet, of which a decoder could read nothing.
+    pub fn refuse_last(&mut self) {
+        let Some(record) = self.recent.take_last() else {
+            return;
+        };
+        let format = self.feeds.get(self.place.0).map(|feed| feed.format);
+        let part = self.current.payload.get(self.last_part_at..self.part_at);
+        let is_of_format = format
+            .zip(part)
+            .is_some_and(|(format, part)| format.packets().recognises_beginning(part));
+        let reason = match is_of_format {
+            true => Reason::Unreadable,
+            false => Reason::OtherFeed,
+        };
         self.files.account_row_as(reason, record.file, record.row);
     }
 
@@ -386,7 +405,17 @@ impl Recording {
             _ => rest.len(),
         };
         let is_counted = self.part_at == 0 && !self.current.is_snapped;
+        self.last_part_at = self.part_at;
         self.part_at += len;
+        let record = PacketRecord {
+            file: self.current.file,
+            row: match is_counted {
+                true => self.current.record,
+                false => Row::default(),
+            },
+        };
+        self.recent
+            .push(self.place, self.current.received_at, record);
         Ok(Some(FeedPacket {
             feed,
             line,
@@ -394,13 +423,6 @@ impl Recording {
             at: self.clock.elapsed().after(Nanos(1)),
             payload: &rest[..len],
             follows_damage: std::mem::take(&mut self.is_first) && self.current.unread > 0,
-            record: PacketRecord {
-                file: self.current.file,
-                row: match is_counted {
-                    true => self.current.record,
-                    false => Row::default(),
-                },
-            },
         }))
     }
 
@@ -416,11 +438,14 @@ impl Recording {
             self.clock.advance(self.current.at, Nanos(u64::MAX));
             if let Some(place) = self.place() {
                 self.place = place;
-                // An empty payload is nobody's packet.
                 if !self.current.payload.is_empty() {
                     let last = (self.current.file, self.current.unread);
                     self.is_first = self.last.replace(last).is_none();
                     return Ok(true);
+                }
+                // An empty payload is nobody's packet.
+                if !self.current.is_snapped {
+                    self.files.account_as(Reason::OtherFeed, &self.current);
                 }
             } else {
                 self.part_at = self.current.payload.len();
@@ -433,18 +458,25 @@ impl Recording {
         let current = &self.current;
         let address = current.destination?;
         let mut is_of_feed = false;
+        let mut found = None;
         for (index, feed) in self.feeds.iter().enumerate() {
+            let packets = feed.format.packets();
             let line = feed.lines.iter().position(|line| {
                 let of = line.destination;
                 let is_at = line.file == current.file && of.address == address;
                 is_of_feed |= is_at;
-                is_at
-                    && (of.channel.is_none()
-                        || of.channel == feed.format.packets().channel(&current.payload))
+                is_at && (of.channel.is_none() || of.channel == packets.channel(&current.payload))
             });
             if let Some(line) = line {
-                return Some((index, line));
+                // Feeds of several formats may share a destination; what is of none is the first one's.
+                if self.feeds.len() == 1 || packets.begins_or_beats(&current.payload) {
+                    return Some((index, line));
+                }
+                found = found.or(Some((index, line)));
             }
+        }
+        if found.is_some() {
+            return found;
         }
         if !current.is_snapped {
             let reason = match is_of_feed {
@@ -600,9 +632,14 @@ impl Recording {
         others.sort_by_key(|(_, other)| std::cmp::Reverse(other.record.frames));
         for (to, other) in others.into_iter().take(10) {
             let name = service(to.port()).map_or_else(String::new, |name| format!(" ({name})"));
-            let guess = other
-                .guess
-                .map_or_else(String::new, |guess| format!(" {guess}"));
+            let guess = match (other.format, other.guess, other.tunnel) {
+                (Some(format), ..) => format!(" are of the format {format}"),
+                (None, Some(guess), _) => format!(" {guess}"),
+                (None, None, Some(name)) => {
+                    format!(" look like {name}, a tunnel that is not read: record behind its end")
+                }
+                (None, None, None) => String::new(),
+            };
             clues.push(format!(
                 "{} frames to {to}{name}{guess}",
                 other.record.frames
@@ -659,9 +696,22 @@ fn capture_clues(capture: &Capture) -> Vec<String> {
     clues.extend(others.into_iter().take(10).map(|(reason, number, frames)| {
         match not_read(reason, number) {
             Some(name) => format!("{frames} frames of {name}"),
+            None if reason == Reason::Tcp => format!(
+                "{frames} frames: TCP, which is not read (SoupBinTCP: save its stream as a file of its own)"
+            ),
             None => format!("{frames} frames: {}", reason.text()),
         }
     }));
+    let of_others = |reason| capture.others().any(|(of, ..)| of == reason);
+    for (reason, row) in capture.stats().account.rows() {
+        let is_said = matches!(
+            reason,
+            Reason::Snapped | Reason::UnknownInterface | Reason::UnknownLink
+        );
+        if reason.class() == Class::Damaged && row.frames > 0 && !is_said && !of_others(reason) {
+            clues.push(format!("{} frames: {}", row.frames, reason.text()));
+        }
+    }
     let snapped = capture.stats().snapped;
     if snapped > 0 {
         clues.push(format!("{snapped} datagrams are cut off by the capture"));

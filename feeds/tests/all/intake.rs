@@ -206,6 +206,46 @@ fn two_feeds_in_one_file_are_listed_and_a_choice_is_asked_for() {
     }
 }
 
+#[test]
+fn feeds_of_two_formats_may_share_a_destination() {
+    let end = [&mold(4, b'S')[..18], &[0xff, 0xff]].concat();
+    let payloads = [
+        mold(1, b'S'),
+        segment(7),
+        mold(2, b'S'),
+        segment(7),
+        mold(3, b'S'),
+        segment(7),
+        end,
+    ];
+    let file = pcap(payloads.map(|it| (GROUP, 1, it)));
+    let all = Selection {
+        all_feeds: true,
+        ..Selection::default()
+    };
+    let inspection = inspect_chosen("shared.pcap", &file, &all, None).unwrap();
+    let packets = inspection.feeds.iter();
+    let packets: Vec<_> = packets.map(|it| (it.packets, it.malformed)).collect();
+    assert_eq!(packets, [(4, 0), (3, 0)]);
+    check_classes(&inspection, &file, [7, 0, 0]);
+}
+
+#[test]
+fn feed_of_another_format_than_asked_for_is_named() {
+    let file = pcap((1..=3).map(|n| (GROUP, 1, mold(n, b'S'))));
+    let asked = inspect_chosen(
+        "other.pcap",
+        &file,
+        &Selection::default(),
+        Some(Format::IexTp),
+    );
+    let error = asked.unwrap_err().to_string();
+    assert!(
+        error.contains("3 frames to 239.1.1.1:1 are of the format moldudp64-itch50"),
+        "{error}"
+    );
+}
+
 const LINE_A: &str = "239.1.2.3:26400";
 const LINE_B: &str = "239.1.3.3:26400";
 /// Line A lacks three packets with four messages; line B has all, 3.5 ms later.
@@ -803,6 +843,31 @@ fn pseudowire_without_control_word_is_decoded() {
 }
 
 #[test]
+fn another_run_of_a_session_is_no_repetition() {
+    let day = |from: u32, code: u8, numbers: std::ops::RangeInclusive<u64>| {
+        let packets = numbers.map(move |n| {
+            let mut packet = mold(n, b'S');
+            *packet.last_mut().unwrap() = code;
+            (GROUP, 1, packet)
+        });
+        (from..).map(|second| (second, 0)).zip(packets)
+    };
+    // The second run is found beside the first, and when all but its first packet is forgotten.
+    for (code, packets, conflicting) in [(b'Q', 5, 0), (b'M', 5, 5), (b'M', 9_000, 1 + 4_096)] {
+        let first = day(1_000, b'Q', 1..=packets);
+        let second = day(100_000, code, 1..=packets);
+        let file = pcap_at(first.chain(second));
+        let inspection = inspect_bytes("runs.pcap", &file).unwrap();
+        let feed = &inspection.feeds[0];
+        assert_eq!(feed.conflicting, conflicting, "{packets} {feed:?}");
+        assert_eq!((feed.messages, feed.duplicates), (packets, packets));
+        let is_told = |fault: &String| fault.contains("the count of the session began anew");
+        assert_eq!(inspection.faults.iter().any(is_told), conflicting > 0);
+        assert_eq!(inspection.is_whole(), conflicting == 0);
+    }
+}
+
+#[test]
 fn two_feeds_that_are_named_as_lines_conflict() {
     let other = |n: u64| {
         let mut packet = mold(n, b'S');
@@ -864,6 +929,7 @@ fn frames_that_no_decoder_takes_are_not_used() {
         mold(6, b'S'),
         cut,
         heartbeat,
+        Vec::new(),
     ];
     let file = pcap_at(
         (0..)
@@ -873,9 +939,34 @@ fn frames_that_no_decoder_takes_are_not_used() {
     let inspection = inspect_bytes("dns-at-feed.pcap", &file).unwrap();
     assert!(!inspection.is_whole());
     assert_eq!(inspection.feeds[0].messages, 6);
-    check_classes(&inspection, &file, [8, 3, 1]);
+    check_classes(&inspection, &file, [8, 4, 1]);
     let foreign = inspection.account.of(Reason::OtherFeed).frames;
-    assert_eq!((foreign, inspection.feeds[0].duplicates), (3, 1));
+    assert_eq!((foreign, inspection.feeds[0].duplicates), (4, 1));
+}
+
+#[test]
+fn bytes_behind_the_messages_of_a_packet_are_a_fault() {
+    let longer = |mut packet: Vec<u8>, rest: &[u8]| {
+        packet.extend(rest);
+        packet
+    };
+    let heartbeat = [&mold(4, b'S')[..18], &[0, 0]].concat();
+    // The length of the message became 0, so that its bytes are behind it.
+    let mut empty = mold(3, b'S');
+    empty[21] = 0;
+    for (third, missing) in [
+        (longer(mold(3, b'S'), b"zz"), 0),
+        (longer(heartbeat, b"zz"), 1),
+        (empty, 1),
+    ] {
+        let payloads = [mold(1, b'S'), mold(2, b'S'), third, mold(4, b'S')];
+        let file = pcap(payloads.map(|it| (GROUP, 1, it)));
+        let inspection = inspect_bytes("longer.pcap", &file).unwrap();
+        let feed = &inspection.feeds[0];
+        assert_eq!((feed.missing, feed.malformed), (missing, 1), "{feed:?}");
+        assert_eq!(feed.messages, 4 - missing);
+        assert!(!inspection.is_whole());
+    }
 }
 
 #[test]
@@ -1056,6 +1147,33 @@ fn file_without_a_feed_is_described_by_its_content() {
         "1 frames to 10.0.0.9:999",
     ];
     assert_eq!(snapped, expected);
+}
+
+#[test]
+fn clues_name_fragments_tunnels_and_streams() {
+    let clues = |packets: [Vec<u8>; 2]| {
+        let frames = packets.map(|packet| frame(0x0800, &packet));
+        match inspect_bytes("clues.pcap", &ethernet(frames)) {
+            Err(RecordingError::Nothing { clues, .. }) => clues,
+            other => panic!("{other:?}"),
+        }
+    };
+    let to = |port, payload: &[u8]| raw(([10, 0, 0, 9], port, payload.to_vec()));
+    let (mut fragment, mut tcp) = (to(1, b"12345678"), to(1, b"12345678"));
+    fragment[6] = 0x20;
+    tcp[9] = 6;
+    let expected = [
+        "1 frames: TCP, which is not read (SoupBinTCP: save its stream as a file of its own)",
+        "1 frames: fragments of incomplete packets",
+    ];
+    assert_eq!(clues([fragment, tcp]), expected);
+    let soup = soup(b'S', &mold(1, b'S')[22..]);
+    let expected = [
+        "1 frames to 10.0.0.9:7 looks like SoupBinTCP: record it as a file of its own",
+        "1 frames to 10.0.0.9:2152 look like GTP-U, a tunnel that is not read: record behind its end",
+    ];
+    let gtp = to(2152, &[0x30, 0xff, 0, 0]);
+    assert_eq!(clues([to(7, &soup), gtp]), expected);
 }
 
 #[test]

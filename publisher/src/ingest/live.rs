@@ -28,7 +28,8 @@ use crate::state::thread;
 const EXPLAINS: Nanos = Nanos::from_ms(100);
 /// A line that hears nothing for this long is reported.
 const SILENT: Nanos = Nanos::from_ms(5_000);
-/// Number of packets that are not recognised until they are reported, and the bytes shown of the last.
+/// Number of packets that are not recognised until they are reported at once, and the bytes shown of the
+/// last. Fewer are reported after [`SILENT`].
 const UNRECOGNISED: u64 = 100;
 const HEAD_LEN: usize = 24;
 /// Packets in a row of another format, while none is decoded, after which an input of format `auto`
@@ -214,6 +215,7 @@ impl Live {
                 let mut sink = Counting {
                     counters,
                     records_left: &mut all,
+                    refused: None,
                     out: &mut attributing,
                 };
                 let packet = Packet {
@@ -231,7 +233,12 @@ impl Live {
                         if decoded() != before {
                             return;
                         }
-                        if let Some(report) = other_format.packet(before, *known, index, datagram.bytes) {
+                        let seen = Seen {
+                            at: now.monotonic,
+                            on: &log.line,
+                            payload: datagram.bytes,
+                        };
+                        if let Some(report) = other_format.packet(before, *known, index, seen) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
                         // Strangers must not change the format of a feed that is established.
@@ -268,7 +275,12 @@ impl Live {
                             line: index as u8,
                             sender: Some(datagram.from),
                         });
-                        if let Some(report) = unrecognised.packet(datagram.bytes) {
+                        let seen = Seen {
+                            at: now.monotonic,
+                            on: &log.line,
+                            payload: datagram.bytes,
+                        };
+                        if let Some(report) = unrecognised.packet(seen) {
                             tracing::warn!(source = shared.source.0, "{report}");
                         }
                     }
@@ -287,6 +299,14 @@ impl Live {
             if let Some(report) = log.poll(now.monotonic, received > 0) {
                 tracing::warn!(source = shared.source.0, "{report}");
             }
+        }
+        let unheard = match &self.decoder {
+            None => self.unrecognised.poll(now.monotonic),
+            Some(_) if decoded() == 0 => self.other_format.unrecognised.poll(now.monotonic),
+            Some(_) => None,
+        };
+        if let Some(report) = unheard {
+            tracing::warn!(source = shared.source.0, "{report}");
         }
         self.settle(now.monotonic, shared, sink, |decoder, sink| {
             decoder.poll(now.monotonic, sink);
@@ -354,6 +374,7 @@ impl Live {
         let mut sink = Counting {
             counters: &shared.counters,
             records_left: &mut all,
+            refused: None,
             out: &mut attributing,
         };
         release(&mut **decoder, &mut sink);
@@ -447,12 +468,13 @@ impl OtherFormat {
         decoded: u64,
         known: Option<Format>,
         line: usize,
-        bytes: &[u8],
+        seen: Seen<'_>,
     ) -> Option<String> {
         if decoded != std::mem::replace(&mut self.decoded, decoded) {
             self.packets.clear();
-            self.unrecognised.packets = 0;
+            self.unrecognised = Unrecognised::default();
         }
+        let bytes = seen.payload;
         let format = Format::detect(bytes);
         if format.is_some() && format == known {
             return None;
@@ -468,7 +490,7 @@ impl OtherFormat {
         } else if Format::is_heartbeat(bytes) {
             return None;
         }
-        self.unrecognised.packet(bytes)
+        self.unrecognised.packet(seen)
     }
 
     /// Takes the other format and its packets, if they are enough to believe it.
@@ -479,34 +501,71 @@ impl OtherFormat {
     }
 }
 
+/// A packet that no decoder recognises.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    at: Nanos,
+    /// Address and interface of its line.
+    on: &'a str,
+    payload: &'a [u8],
+}
+
 /// Counts packets that no decoder recognises.
 #[derive(Debug, Default)]
 struct Unrecognised {
     packets: u64,
+    /// When the first of them came; `None` before, and once they are reported.
+    since: Option<Nanos>,
+    /// Line and bytes of the last one.
+    on: String,
+    payload: Vec<u8>,
 }
 
 impl Unrecognised {
-    /// Takes a packet. Returns a report of its contents after [`UNRECOGNISED`] packets, once.
+    /// Takes a packet. Returns a report of its contents after [`UNRECOGNISED`] packets, unless there was one.
     #[cold]
-    fn packet(&mut self, payload: &[u8]) -> Option<String> {
+    fn packet(&mut self, seen: Seen<'_>) -> Option<String> {
         self.packets += 1;
-        (self.packets == UNRECOGNISED).then(|| {
-            let guess = match (Format::detect(payload), Guess::of_payload(payload)) {
-                (Some(format), _) => format!("it is of the format {format}"),
-                (None, Some(guess)) => format!("it {guess}"),
-                (None, None) => "it looks like no protocol that we know".into(),
-            };
-            let head: String = payload
-                .iter()
-                .take(HEAD_LEN)
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
-            format!(
-                "none of {UNRECOGNISED} packets is of a feed that is decoded; the last has {} bytes, \
-                 which begin with {head}, and {guess}. Check the address, or set `format`",
-                payload.len()
-            )
-        })
+        if self.packets == 1 {
+            self.since = Some(seen.at);
+        }
+        // They were reported.
+        self.since?;
+        seen.on.clone_into(&mut self.on);
+        seen.payload.clone_into(&mut self.payload);
+        match self.packets >= UNRECOGNISED {
+            true => self.report(),
+            false => None,
+        }
+    }
+
+    /// Returns a report of the packets, [`SILENT`] after the first one, unless there was one.
+    #[inline]
+    fn poll(&mut self, now: Nanos) -> Option<String> {
+        if now < self.since?.after(SILENT) {
+            return None;
+        }
+        self.report()
+    }
+
+    #[cold]
+    fn report(&mut self) -> Option<String> {
+        self.since = None;
+        let payload = &self.payload[..];
+        let guess = match (Format::detect(payload), Guess::of_payload(payload)) {
+            (Some(format), _) => format!("it is of the format {format}"),
+            (None, Some(guess)) => format!("it {guess}"),
+            (None, None) => "it looks like no protocol that we know".into(),
+        };
+        let head = payload.iter().take(HEAD_LEN);
+        let head: String = head.map(|byte| format!("{byte:02x}")).collect();
+        Some(format!(
+            "none of the first {} packets is of a feed that is decoded; the last came from {}, has {} bytes, \
+             which begin with {head}, and {guess}. Check the address, or set `format`",
+            self.packets,
+            self.on,
+            payload.len()
+        ))
     }
 }
 
@@ -1010,8 +1069,8 @@ mod tests {
         let mut other_format = OtherFormat::default();
         let known = Some(Format::IexTp);
         let mut reports = |decoded: u64, packets: u64| -> Vec<String> {
-            let packets =
-                (0..packets).filter_map(|_| other_format.packet(decoded, known, 0, &event(1)));
+            let packets = (0..packets)
+                .filter_map(|_| other_format.packet(decoded, known, 0, seen(0, &event(1))));
             packets.collect()
         };
         assert!(reports(0, UNRECOGNISED - 1).is_empty());
@@ -1025,15 +1084,47 @@ mod tests {
         );
     }
 
+    fn seen(at: u64, payload: &[u8]) -> Seen<'_> {
+        Seen {
+            at: Nanos(at),
+            on: "239.1.1.1:5 on interface lo",
+            payload,
+        }
+    }
+
     #[test]
-    fn unrecognised_packets_are_reported_with_their_head() {
+    fn unrecognised_packets_are_reported_with_line_and_head() {
         let mut unrecognised = Unrecognised::default();
         let reports: Vec<_> = (0..2 * UNRECOGNISED)
-            .filter_map(|_| unrecognised.packet(b"\x16\x03no feed"))
+            .filter_map(|at| unrecognised.packet(seen(at, b"\x16\x03no feed")))
             .collect();
         assert_eq!(reports.len(), 1, "{reports:?}");
-        assert!(reports[0].contains("9 bytes"), "{reports:?}");
-        assert!(reports[0].contains("16036e6f2066656564"), "{reports:?}");
+        for part in [
+            "first 100 packets",
+            "from 239.1.1.1:5 on interface lo",
+            "9 bytes",
+            "16036e6f2066656564",
+        ] {
+            assert!(reports[0].contains(part), "{part}: {reports:?}");
+        }
+        assert_eq!(unrecognised.poll(Nanos(u64::MAX)), None, "once");
+    }
+
+    #[test]
+    fn few_unrecognised_packets_are_reported_after_some_seconds() {
+        let mut unrecognised = Unrecognised::default();
+        assert_eq!(unrecognised.poll(Nanos(u64::MAX)), None, "there is none");
+        assert_eq!(unrecognised.packet(seen(7, b"one")), None);
+        assert_eq!(unrecognised.packet(seen(9, b"two")), None);
+        assert_eq!(unrecognised.poll(Nanos(SILENT.0 + 6)), None);
+        let report = unrecognised.poll(Nanos(SILENT.0 + 7)).unwrap();
+        assert!(report.contains("first 2 packets"), "{report}");
+        assert!(
+            report.contains("3 bytes, which begin with 74776f"),
+            "{report}"
+        );
+        assert_eq!(unrecognised.packet(seen(SILENT.0 + 8, b"three")), None);
+        assert_eq!(unrecognised.poll(Nanos(u64::MAX)), None, "once");
     }
 
     #[test]

@@ -41,6 +41,8 @@ use crate::state::{Shared, SourceCounters, SourceShared, thread};
 const TYPES_EVERY: u32 = 1024;
 /// The longest wait for a packet of a paced file.
 const WAIT_MAX: Nanos = Nanos::from_secs(10);
+/// Index of the only feed that an input takes of its files.
+const FEED: usize = 0;
 /// First instrument id that is assigned; each input has its own range.
 pub(crate) const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
 
@@ -68,6 +70,8 @@ pub(crate) struct Input {
     is_held: bool,
     /// Last position that was sealed before; `None` once the input has passed it.
     behind: Option<SourcePosition>,
+    /// Line and receive time of a file's packets that are not of its feed, until they are accounted for.
+    refused: Vec<(usize, Nanos)>,
 }
 
 /// A packet that waits until it is due.
@@ -169,6 +173,7 @@ impl Input {
             held: Held::default(),
             is_held: false,
             behind: None,
+            refused: Vec::new(),
         }))
     }
 
@@ -255,6 +260,7 @@ impl Input {
                 let mut sink = Counting {
                     counters,
                     records_left: &mut all,
+                    refused: None,
                     out: sink,
                 };
                 let polled = records.poll(counters, &mut sink);
@@ -318,8 +324,10 @@ impl Input {
         let mut sink = Counting {
             counters,
             records_left: &mut self.records_left,
+            refused: Some(&mut self.refused),
             out,
         };
+        let before = (taken(counters), counters.source_malformed.get());
         counters.source_packets.increment();
         counters.source_bytes.add(self.held.bytes.len() as u64);
         let packet = Packet {
@@ -342,6 +350,11 @@ impl Input {
                 decoder.message(position, held.received_at, packet.payload, &mut sink);
             }
             Packets::Udp(_) | Packets::Records(_) => {}
+        }
+        let is_malformed = counters.source_malformed.get() > before.1;
+        if !self.refused.is_empty() || is_malformed {
+            let is_unread = is_malformed && taken(counters) == before.0;
+            account_for_refused(&mut self.packets, &mut self.refused, is_unread);
         }
         if is_behind && self.behind.is_none() {
             self.pacer
@@ -378,12 +391,14 @@ impl Input {
         let mut sink = Counting {
             counters: &self.shared.counters,
             records_left: &mut self.records_left,
+            refused: Some(&mut self.refused),
             out: &mut passing,
         };
         decoder.finish(&mut sink);
         if (is_damaged || has_failed) && !is_cut {
             decoder.unreadable(&mut sink);
         }
+        account_for_refused(&mut self.packets, &mut self.refused, false);
     }
 
     /// Replaces a simulator's decoder, to test the effect of decoder bugs.
@@ -446,17 +461,26 @@ impl Input {
             _ => return,
         };
         let counters = &self.shared.counters;
+        // A file of messages names its damage itself.
+        let malformed = match &self.packets {
+            Packets::BinaryFile(..) => 0,
+            _ => counters.source_malformed.get(),
+        };
         for (count, what) in [
             (
-                &counters.source_conflicting,
-                "messages differ between lines",
+                counters.source_conflicting.get(),
+                "messages differ from earlier ones under the same numbers",
             ),
             (
-                &counters.source_unknown_messages,
+                counters.source_unknown_messages.get(),
                 "messages of unknown types are left out",
             ),
+            (
+                counters.source_foreign.get(),
+                "packets to the feed's destinations are not of the feed",
+            ),
+            (malformed, "packets or messages can't be read"),
         ] {
-            let count = count.get();
             if count > 0 {
                 faults.push(format!("{count} {what}"));
             }
@@ -513,6 +537,31 @@ impl Input {
             Packets::Records(_) => {}
         }
     }
+}
+
+/// Accounts for the packets of a file that are not of its feed, and for the last one if its decoder could
+/// read nothing of it.
+#[cold]
+fn account_for_refused(
+    packets: &mut Packets,
+    refused: &mut Vec<(usize, Nanos)>,
+    is_last_unread: bool,
+) {
+    let refused = refused.drain(..);
+    if let Packets::Capture(recording, _) = packets {
+        for (line, received_at) in refused {
+            recording.refuse(FEED, line, received_at);
+        }
+        if is_last_unread {
+            recording.refuse_last();
+        }
+    }
+}
+
+/// Returns the messages that packets brought, new or not.
+fn taken(counters: &SourceCounters) -> u64 {
+    let new = counters.source_messages.get() + counters.source_unknown_messages.get();
+    new + counters.source_duplicates.get() + counters.source_late.get()
 }
 
 fn show_account(counters: &SourceCounters, account: &Account) {
@@ -627,6 +676,8 @@ impl Sink for Passing<'_> {
 struct Counting<'a> {
     counters: &'a SourceCounters,
     records_left: &'a mut u64,
+    /// Takes line and receive time of a file's packets that are not of the feed.
+    refused: Option<&'a mut Vec<(usize, Nanos)>>,
     out: &'a mut dyn Intake,
 }
 
@@ -679,7 +730,16 @@ impl Sink for Counting<'_> {
             Incident::Duplicate { messages } => c.source_duplicates.add(messages),
             Incident::Late { messages } => c.source_late.add(messages),
             Incident::Conflicting { messages } => c.source_conflicting.add(messages),
-            Incident::Foreign { .. } => c.source_foreign.increment(),
+            Incident::Foreign {
+                origin,
+                received_at,
+                ..
+            } => {
+                c.source_foreign.increment();
+                if let Some(refused) = &mut self.refused {
+                    refused.push((origin.line.into(), received_at));
+                }
+            }
             Incident::LineStopped { .. } => c.source_line_stops.increment(),
             Incident::Malformed { .. } => c.source_malformed.increment(),
             Incident::UnknownMessage { .. } => c.source_unknown_messages.increment(),

@@ -425,6 +425,27 @@ fn file_with_messages_left_out_is_not_whole() {
 }
 
 #[test]
+fn packets_of_no_feed_make_a_capture_not_whole() {
+    let other = mold_packet(b"SESSION002", 1, &[system_event(1)]);
+    let stray =
+        |second, payload: &[u8]| udp_frame(second * 1_000_000, [239, 1, 1, 1], 5_000, payload);
+    let packets = [
+        packet(1, 1, 1..=2),
+        stray(2, &other),
+        packet(3, 1, 3..=4),
+        stray(4, b"junk"),
+        packet(5, 1, 5..=6),
+    ];
+    let bytes = [&PCAP_HEADER[..], &packets.concat()].concat();
+    let (steps, code, summary) = stream_of(&bytes);
+    assert_eq!(steps, [Step::Messages(6)]);
+    let source = &summary["source"];
+    assert_frames(source, [3, 0, 2, 0]);
+    let counts = ["foreign", "malformed", "faults"].map(|name| count(source, name));
+    assert_eq!((code, counts), (Some(1), [1, 1, 2]), "{source:#}");
+}
+
+#[test]
 fn rest_of_a_file_behind_an_error_is_a_source_loss() {
     let messages: Vec<u8> = (1..=100).flat_map(|n| block(&system_event(n))).collect();
     let len = messages.len() as u16;

@@ -83,8 +83,12 @@ fn print(inspection: &Inspection, output: &mut Output) -> Result<(), ToolError> 
     add("", "all", inspection.account.total());
     output.line(rows)?;
     for feed in &inspection.feeds {
+        let sessions = match feed.sessions {
+            0 | 1 => String::new(),
+            more => format!(", {} sessions", thousands(more)),
+        };
         output.line(format_args!(
-            "{}: {} messages in {} packets, {} missing, {} duplicates",
+            "{}: {} messages in {} packets, {} missing, {} duplicates{sessions}",
             feed.name,
             thousands(feed.messages),
             thousands(feed.packets),

@@ -176,7 +176,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         });
     }
     progress.finish();
-    let faults = if whole { packets.faults() } else { Vec::new() };
+    let mut faults = if whole { packets.faults() } else { Vec::new() };
+    if whole && count == 0 {
+        let text =
+            "no packet of the recording could be sent: `tickcast inspect` says what it holds";
+        faults.push(text.into());
+    }
     let whole = whole && faults.is_empty();
     let mut summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
     summary.faults = faults;

@@ -293,6 +293,18 @@ fn replay_to_closed_port_reports_no_listener() {
 }
 
 #[test]
+fn recording_without_a_packet_to_send_is_not_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &PCAP_HEADER);
+    let (socket, to) = unicast();
+    let (came, summary) = replay_with_code(1, &path, &socket, &to, &[]);
+    assert!(came.is_empty());
+    let fault = summary["faults"][0].as_str().unwrap();
+    assert!(fault.contains("no packet of the recording"), "{fault}");
+    assert_eq!(summary["whole"], false);
+}
+
+#[test]
 fn damaged_recording_is_sent_but_for_its_damage() {
     let folder = tempfile::tempdir().unwrap();
     // A record with an impossible length, between sound ones.

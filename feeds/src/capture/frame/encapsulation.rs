@@ -101,7 +101,7 @@ const NAMES: &[(Reason, u16, &str)] = &[
 const MPLS: u16 = 0x8847;
 /// The field of an EtherType is a length up to here.
 const LENGTH_MAX: u16 = 1_500;
-const VXLAN_PORT: u16 = 4789;
+const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 
 /// Returns the name of an EtherType or IP protocol that is not read, if it is often met.
 pub(super) fn name(reason: Reason, number: u16) -> Option<&'static str> {
@@ -312,7 +312,7 @@ fn erspan_3(frame: &[u8], at: usize) -> Result<Next> {
 fn udp(frame: &[u8], packet: &Packet) -> Result<Next> {
     let datagram = ip::udp(frame, packet)?;
     let payload = datagram.payload.start;
-    let is_vxlan = datagram.destination.port() == VXLAN_PORT
+    let is_vxlan = VXLAN_PORTS.contains(&datagram.destination.port())
         && u32_at(frame, payload).is_ok_and(|flags| flags == 0x0800_0000)
         && u8_at(frame, payload + 7).is_ok_and(|reserved| reserved == 0);
     if is_vxlan {

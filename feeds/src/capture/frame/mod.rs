@@ -688,6 +688,7 @@ mod tests {
         };
         let all = 32..32 + 8 + frame.len();
         assert_eq!(vxlan(4789, 8, 0), (0x1234, 86..93));
+        assert_eq!(vxlan(8472, 8, 0), (0x1234, 86..93));
         assert_eq!(vxlan(4788, 8, 0), (4788, all.clone()));
         assert_eq!(vxlan(4789, 9, 0), (4789, all.clone()));
         assert_eq!(vxlan(4789, 8, 1), (4789, all));
