@@ -134,7 +134,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
         followers[0].poll();
     }
     drive(&mut followers, |_| {
-        publisher.metric("connections_open") > 1_000
+        publisher.metric("connections_open{endpoint=\"control\"}") > 1_000
     });
     let (stop, open) = (
         Arc::new(AtomicBool::new(false)),
