@@ -70,9 +70,9 @@ pub mod internal {
     pub use crate::state::ChannelShared;
     pub use crate::state::audit_log::{AuditFile, lines_lost};
 
-    /// Addresses, secrets and names of HTTP endpoints, and a bounded request to one.
+    /// Addresses, secrets and names of HTTP endpoints, a port for metrics, and a bounded request.
     pub mod http {
         pub use crate::http::hosts::Hosts;
-        pub use crate::http::{EndpointAddress, Token, ask};
+        pub use crate::http::{EndpointAddress, MetricsPort, Token, ask};
     }
 }

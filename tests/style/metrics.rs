@@ -24,11 +24,27 @@ Every series exists from the start of the process. A *counter* only grows until 
 The column *name* is the counter in JSON, C and Rust; the column *metric* is its series for Prometheus. `GET /metrics` on
 the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. For a
 subscriber, `Monitor::metrics_text()` (C: `tickcast_monitor_metrics_text`) returns the same page for the application to
-serve. Its counters are also fields of `Subscriber::channels()` and of the JSON that `tickcast listen --summary` writes.
-[OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
+serve, and `tickcast listen --metrics` serves it. Its counters are also fields of `Subscriber::channels()` and of the JSON
+that `tickcast listen --summary` writes. [OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
 
 Metrics are in base units: times in seconds, sizes in bytes. Every page begins with `tickcast_build_info{version}`, which
 is 1, and `process_start_time_seconds`.
+
+In OpenMetrics, exemplars name a datagram by `epoch` and `sequence`:
+
+- the last gap that a channel was asked to repair, at `repair_requested_sequences_total`
+- the last loss of a subscriber, at `subscriber_lost_records_total`
+- a subscriber's last repaired datagram, at its latency of the stage `repair` and at `missing_settled_datagrams_total`
+
+A family contains the counters whose sum has a meaning, told apart by labels. These stay apart:
+
+- A counter that counts a part of another one, because their sum counts twice: `unknown_sessions`, `nack_link_…`,
+  `lapped_copies`, `heartbeats` received, `inbox_first`, `epochs_continued`, `losses_of_unknown_size`, `read_repairs_received`.
+  The difference is no counter either. Its parts are read one after the other, so it could fall, and Prometheus takes a
+  fall for a restart.
+- Stages of one stream, because each datagram passes all of them: published, built, sent, received, delivered, handed.
+- Gauges of different facts: `ended` and `silent`, the oldest and the newest sequence, sequences of lag and seconds of lag.
+- Counters whose places differ: JOINs of a channel, and further connections of the process.
 
 Sums that always hold, per channel of a subscriber:
 
@@ -180,10 +196,16 @@ impl Counter {
 
     /// The metric that it feeds, with the label that it has there.
     fn metric(&self, part: &Part) -> Option<String> {
-        let (at, label) = part.find(&self.name)?;
-        let label = label.map(|(label, value)| format!("{{{label}=\"{value}\"}}"));
+        let (at, own) = part.find(&self.name)?;
+        let own = own
+            .iter()
+            .map(|(label, value)| format!("{label}=\"{value}\""));
+        let own: Vec<String> = own.collect();
         let name = part.families[at].name;
-        Some(format!("{name}{}", label.unwrap_or_default()))
+        Some(match own.join(",") {
+            none if none.is_empty() => name.to_owned(),
+            own => format!("{name}{{{own}}}"),
+        })
     }
 
     fn row(&self, part: Option<&Part>) -> String {

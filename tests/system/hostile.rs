@@ -234,7 +234,8 @@ fn bad_join_is_rejected_and_garbage_closes_itself() {
     assert_eq!(publisher.metric_now("joins_rejected_total"), 3);
     assert_eq!(publisher.metric_now("unknown_sessions_total"), 1);
     assert_eq!(
-        publisher.metric_now("connections_closed_total{reason=\"protocol_error\"}"),
+        publisher
+            .metric_now("connections_closed_total{endpoint=\"control\",reason=\"protocol_error\"}"),
         garbage.len() as u64
     );
     end(&publisher, &mut followers);
@@ -306,10 +307,12 @@ fn nack_of_any_range_or_epoch_is_answered() {
     peer.send(0, &Message::Leave);
     // The follower may have sent NACKs as well.
     assert_eq!(
-        publisher.metric_now("repair_refused_sequences_total{reason=\"epoch\"}"),
+        publisher.metric_now("repair_unanswered_sequences_total{reason=\"epoch\"}"),
         1
     );
-    assert!(publisher.metric_now("repair_refused_sequences_total{reason=\"ahead\"}") > ahead.len());
+    assert!(
+        publisher.metric_now("repair_unanswered_sequences_total{reason=\"ahead\"}") > ahead.len()
+    );
     assert!(publisher.metric_now("repair_answered_sequences_total{path=\"unicast\"}") > had);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
@@ -350,7 +353,8 @@ fn nack_flood_by_non_reading_peer_is_disconnected() {
         is_closed
     });
     assert_eq!(
-        publisher.metric_now("connections_closed_total{reason=\"answers_unread\"}"),
+        publisher
+            .metric_now("connections_closed_total{endpoint=\"control\",reason=\"answers_unread\"}"),
         1
     );
     peer.0.set_nonblocking(false).expect("it can be");
@@ -480,10 +484,11 @@ fn trickled_join_is_disconnected_others_undisturbed() {
         });
     }
     drive(&mut followers, |_| {
-        publisher.metric("connections_closed_total{reason=\"silent\"}") >= cut_off
+        publisher.metric("connections_closed_total{endpoint=\"control\",reason=\"silent\"}")
+            >= cut_off
     });
     assert_eq!(
-        publisher.metric_now("connections_closed_total{reason=\"silent\"}"),
+        publisher.metric_now("connections_closed_total{endpoint=\"control\",reason=\"silent\"}"),
         cut_off
     );
     nobody_else_noticed(publisher, followers);
@@ -520,7 +525,8 @@ fn connection_flood_is_bounded_follower_undisturbed() {
     assert!(welcomed <= 8, "{welcomed} were welcomed");
     assert_eq!(welcomed + rejected, 400);
     assert!(publisher.metric_now("joins_rejected_total") > 0);
-    let of_address = publisher.metric_now("connections_per_address_refused_total");
+    let of_address = publisher
+        .metric_now("connections_closed_total{endpoint=\"control\",reason=\"address_limit\"}");
     assert_eq!(of_address, 0, "no host had more than its share");
     // The allowed connections, those that may still join or be refused by the core, and those that are being
     // closed, but not one for each of the flood.
@@ -555,7 +561,8 @@ fn repeated_join_ends_connection_or_opens_session() {
     twice.0.write_all(&frame).expect("written");
     assert!(twice.is_closed());
     assert_eq!(
-        publisher.metric_now("connections_closed_total{reason=\"protocol_error\"}"),
+        publisher
+            .metric_now("connections_closed_total{endpoint=\"control\",reason=\"protocol_error\"}"),
         1
     );
     // A replayed JOIN on other connections: each is another session, and there are no more than allowed.

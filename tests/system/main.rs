@@ -15,6 +15,7 @@ mod metrics;
 mod own_handler;
 mod resources;
 mod restart;
+mod scraped;
 mod shared_memory;
 mod standby;
 mod strangers;

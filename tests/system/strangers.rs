@@ -184,7 +184,7 @@ fn thousand_strangers_cost_a_lossy_subscriber_nothing() {
     let count = OF_EACH * usize::from(ADDRESSES);
     let strangers = joined_strangers(&publisher, count, &mut followers);
     drive(&mut followers, |_| {
-        publisher.metric("connections_open") > 1_000
+        publisher.metric("connections_open{endpoint=\"control\"}") > 1_000
     });
     let attack = Attack::begin(strangers, flood(epoch));
     // The attack lasts until the honest subscriber has seen and repaired enough of the stream beside it.
@@ -244,7 +244,7 @@ fn replaying_strangers_cost_a_late_joiner_no_history() {
     // many times fast enough.
     config["repair"] = serde_json::json!({
         "peers_max": 1_000, "peers_per_address_max": 500, "join_timeout_us": 600_000_000,
-        "joiner_bytes_per_s": 300_000,
+        "joiner_bytes_per_s": 1_000_000,
     });
     let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(publisher.subscriber().channel("all"))];

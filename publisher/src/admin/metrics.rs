@@ -1,16 +1,18 @@
 //! The publisher's metrics: each counter with the labels of its place. Every series exists from the
 //! start. The names are in the table of `tickcast_metrics`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_metrics::families::{PUBLISHER, STANDBY};
-use tickcast_metrics::{Labels, Page};
+use tickcast_metrics::{Labels, Page, PageFormat};
 use tickcast_reliability::counters;
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::types::Nanos;
+use tickcast_reliability::types::{ChannelId, Nanos};
 
 use crate::state::audit_log;
 use crate::state::hearing::Hearing;
+use crate::state::losses::{ListedLoss, LossEpisode};
 use crate::state::standby::StandbyState;
 use crate::state::{ChannelShared, Shared, SourceShared, thread};
 
@@ -122,14 +124,43 @@ counters! {
     }
 }
 
+/// Losses that stand as exemplars at the counters that count them.
+#[derive(Debug, Default)]
+struct Examples {
+    /// The last gap that each channel was asked to repair.
+    requested: BTreeMap<ChannelId, LossEpisode>,
+    /// The last loss of each subscriber of a channel.
+    lost: BTreeMap<(ChannelId, String), LossEpisode>,
+}
+
+impl Examples {
+    /// Takes the newest ones of this list, oldest first.
+    fn of(losses: Vec<ListedLoss>) -> Self {
+        let mut all = Self::default();
+        for loss in losses {
+            let (channel, episode) = (loss.channel, loss.episode);
+            if episode.requested.is_some() {
+                all.requested.insert(channel, episode.clone());
+            }
+            if episode.is_lost() {
+                all.lost.insert((channel, loss.subscriber), episode);
+            }
+        }
+        all
+    }
+}
+
 /// The series of a publisher, as they are added to a page.
 #[derive(Default)]
-struct PublisherPage(Page);
+struct PublisherPage {
+    page: Page,
+    examples: Examples,
+}
 
 impl PublisherPage {
     /// Returns what adds a counter with these labels: the argument of the counters' `each`.
     fn at<'a>(&'a mut self, place: &'a Labels) -> impl FnMut(&'static str, &'static str, u64) + 'a {
-        self.0.counters(&PUBLISHER, place)
+        self.page.counters(&PUBLISHER, place)
     }
 
     /// Adds how long ago a live source and its lines were heard.
@@ -169,7 +200,7 @@ impl PublisherPage {
             each_standby_metric(standby, |counter, meaning, channel, value| {
                 let channel = channel.map(|channel| process.with("channel", channel));
                 let place = channel.as_ref().unwrap_or(&process);
-                self.0.add(&STANDBY, place, counter, meaning, value);
+                self.page.add(&STANDBY, place, counter, meaning, value);
             });
         }
     }
@@ -182,6 +213,10 @@ impl PublisherPage {
         ring.each(self.at(&place));
         channel.sender.each(self.at(&place));
         channel.repair.each(self.at(&place));
+        if let Some(gap) = self.examples.requested.get(&channel.plan.id) {
+            let exemplar = gap.exemplar(gap.datagrams());
+            self.page.exemplify(&PUBLISHER, &place, "nacked", exemplar);
+        }
         for (role, fan_outs) in [("data", &channel.lines), ("repair", &channel.repair_lines)] {
             for (fan_out, lines) in fan_outs.iter().enumerate() {
                 let place = place.with("fan_out", fan_out);
@@ -223,14 +258,25 @@ impl PublisherPage {
             subscriber.subscriber_lag.set(status.lag);
             subscriber.subscriber_lost_records.set(status.lost_records);
             subscriber.each(self.at(&place));
+            let of_it = (status.channel, status.name.clone());
+            if let Some(loss) = self.examples.lost.get(&of_it) {
+                let exemplar = loss.exemplar(loss.lost_records.unwrap_or(0));
+                self.page
+                    .exemplify(&PUBLISHER, &place, "subscriber_lost_records", exemplar);
+            }
         }
     }
 }
 
-/// Returns all series of a publisher.
+/// Returns all series of a publisher, for a page in this format.
 #[must_use]
-pub(crate) fn metrics(shared: &Shared) -> Page {
+pub(crate) fn metrics(shared: &Shared, format: PageFormat) -> Page {
     let mut all = PublisherPage::default();
+    if format == PageFormat::OpenMetrics {
+        // The repair thread waits for this lock, so it is released before the list is read.
+        let losses = shared.losses().list();
+        all.examples = Examples::of(losses);
+    }
     all.add_process(shared);
     for channel in &shared.channels {
         all.add_channel(channel);
@@ -239,7 +285,7 @@ pub(crate) fn metrics(shared: &Shared) -> Page {
         all.add_source(source);
     }
     all.add_subscribers(shared);
-    all.0
+    all.page
 }
 
 /// Passes on every metric of a standby: name, help text, channel if it has one, and value.
@@ -284,8 +330,6 @@ fn each_standby_metric(
 
 #[cfg(test)]
 mod tests {
-    use tickcast_metrics::PageFormat;
-
     use super::*;
     use crate::state::hearing::Silence;
 
@@ -298,7 +342,7 @@ mod tests {
         hearing.set(Silence::Begun { since: s(1) });
         let mut all = PublisherPage::default();
         all.add_ages(&Labels::default().with("source", 7), &hearing, s(15));
-        let text = all.0.encode(PageFormat::Prometheus);
+        let text = all.page.encode(PageFormat::Prometheus);
         for series in [
             "source_silent{source=\"7\"} 1",
             "source_age_seconds{source=\"7\"} 4.0",

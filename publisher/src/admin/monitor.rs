@@ -160,6 +160,6 @@ impl PublisherMonitor {
     /// ```
     #[must_use]
     pub fn metrics(&self) -> String {
-        metrics(&self.shared).encode(PageFormat::Prometheus)
+        metrics(&self.shared, PageFormat::Prometheus).encode(PageFormat::Prometheus)
     }
 }

@@ -81,7 +81,7 @@ const PAGES: [Rendering; 8] = [
 ];
 
 fn metrics_page(shared: &Shared, format: PageFormat) -> Page {
-    let text = metrics(shared.current()).encode(format);
+    let text = metrics(shared.current(), format).encode(format);
     Page::new(StatusCode::OK, format.content_type(), text)
 }
 

@@ -10,12 +10,14 @@ pub(crate) mod counters;
 pub(crate) mod events;
 pub(crate) mod hosts;
 pub(crate) mod listener;
+mod metrics_port;
 pub(crate) mod server;
 pub(crate) mod table;
 mod token;
 
 pub use address::EndpointAddress;
 pub use client::ask;
+pub use metrics_port::MetricsPort;
 pub use token::{Token, TokenError};
 
 /// Content type of JSON.

@@ -360,10 +360,10 @@ impl RepairService {
             0
         });
         let stats = self.server.stats();
-        let refused = stats.turned_away + stats.accept_errors;
         let service = &self.shared.service;
-        service.connections_refused.set(refused);
         let of_address = stats.turned_away_of_address;
+        let refused = (stats.turned_away + stats.accept_errors).saturating_sub(of_address);
+        service.connections_refused.set(refused);
         service.connections_per_address_refused.set(of_address);
         service.access_violations.set(stats.violations);
         service.cursors_leased.set(stats.cursors_leased);

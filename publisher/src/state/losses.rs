@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
+use tickcast_metrics::Exemplar;
 use tickcast_reliability::control::{NackAnswer, NackClass, Progress, RefusalReason};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
@@ -64,7 +65,7 @@ pub(crate) struct LossEpisode {
     #[serde(skip)]
     at: Nanos,
     /// How it was requested; `None` for a loss without a request.
-    requested: Option<LossRequest>,
+    pub(crate) requested: Option<LossRequest>,
     requests: u32,
     /// Datagrams sent to this subscriber alone.
     answered: u64,
@@ -76,7 +77,7 @@ pub(crate) struct LossEpisode {
     /// Time from the request to the last answer, or to the PROGRESS that settled it.
     took_us: Option<u64>,
     /// Records declared lost; `None` if unknown.
-    lost_records: Option<u64>,
+    pub(crate) lost_records: Option<u64>,
 }
 
 impl LossEpisode {
@@ -96,6 +97,26 @@ impl LossEpisode {
             took_us: None,
             lost_records: None,
         }
+    }
+
+    /// Returns whether the subscriber declared it lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.outcome == LossOutcome::Lost
+    }
+
+    /// Returns it as an example of that many, at its first datagram.
+    pub(crate) fn exemplar(&self, value: u64) -> Exemplar {
+        Exemplar {
+            epoch: self.epoch.0,
+            sequence: self.first.0,
+            value: value as f64,
+            at_utc_ns: Some(self.at_utc_ns.0),
+        }
+    }
+
+    /// Returns its number of datagrams.
+    pub(crate) const fn datagrams(&self) -> u64 {
+        self.last.0.saturating_sub(self.first.0).saturating_add(1)
     }
 
     const fn holds(&self, sequence: Sequence) -> bool {
@@ -226,11 +247,11 @@ impl OfSubscriber {
 /// An episode as the page `/losses` lists it.
 #[derive(Debug, Serialize)]
 pub(crate) struct ListedLoss {
-    subscriber: String,
-    channel: ChannelId,
+    pub(crate) subscriber: String,
+    pub(crate) channel: ChannelId,
     joined: bool,
     #[serde(flatten)]
-    episode: LossEpisode,
+    pub(crate) episode: LossEpisode,
 }
 
 /// The last losses of all subscribers. The work for one does not grow with the number of the others.

@@ -161,10 +161,10 @@ fn count(metrics: &str, endpoint: &str, name: &str) -> u64 {
         "denied" => ("requests_denied_total", String::new()),
         "connections" => ("connections_accepted_total", String::new()),
         "open" => ("connections_open", String::new()),
-        _ => ("connections_closed_total", format!(",result=\"{name}\"")),
+        _ => ("connections_closed_total", format!(",reason=\"{name}\"")),
     };
     let labels = format!("endpoint=\"{endpoint}\"{result}");
-    let start = format!("tickcast_publisher_endpoint_{family}{{{labels}}} ");
+    let start = format!("tickcast_publisher_{family}{{{labels}}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
     value.unwrap().parse().unwrap()
 }

@@ -292,8 +292,8 @@ fn sighup_reloads_and_reopens_the_audit_log() {
     wait_for_counts(&publisher, 1, 1);
     let metrics = publisher.get("/metrics");
     for series in [
-        "reloads_total{result=\"applied\"} 1",
-        "reloads_total{result=\"refused\"} 1",
+        "commands_total{command=\"reload\",result=\"applied\"} 1",
+        "commands_total{command=\"reload\",result=\"refused\"} 1",
     ] {
         assert!(
             metrics.contains(&format!("\ntickcast_publisher_{series}\n")),

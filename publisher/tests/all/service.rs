@@ -189,9 +189,9 @@ fn unwritable_audit_file_is_logged_and_counted() {
     // Each subscriber joins and leaves.
     let lost = wait_for("the loss in the metrics", || {
         let metrics = publisher.get("/metrics");
-        let line = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("tickcast_publisher_audit_lines_lost_total "));
+        let line = metrics.lines().find_map(|line| {
+            line.strip_prefix("tickcast_publisher_log_lost_entries_total{log=\"audit\"} ")
+        });
         let lost: u64 = line.expect("the series").parse().expect("a number");
         (lost >= 4).then_some(lost)
     });
@@ -398,7 +398,7 @@ fn metrics_are_open_metrics_where_the_request_accepts_it() {
 
 /// The series of connections that the publisher closed for their peer's violation.
 const PROTOCOL_ERRORS: &str =
-    "tickcast_publisher_connections_closed_total{reason=\"protocol_error\"} ";
+    "tickcast_publisher_connections_closed_total{endpoint=\"control\",reason=\"protocol_error\"} ";
 
 #[test]
 fn metrics_series_exist_from_start_unknown_path_is_404() {
@@ -410,7 +410,9 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
     let mut expected = Vec::new();
     let mut expect = |counter: &str, place: &str| {
         let (at, own) = PUBLISHER.find(counter).expect("a family");
-        let own = own.map(|(label, value)| format!("{label}=\"{value}\""));
+        let own = own
+            .iter()
+            .map(|(label, value)| format!("{label}=\"{value}\""));
         let labels: Vec<String> = [place.to_owned()].into_iter().chain(own).collect();
         let labels = labels.join(",").trim_start_matches(',').to_owned();
         let labels = (!labels.is_empty()).then(|| format!("{{{labels}}}"));
@@ -427,8 +429,8 @@ fn metrics_series_exist_from_start_unknown_path_is_404() {
     source.each(|name, _, _| expect(name, "source=\"7\""));
     for series in [
         "sealed_bytes_total{channel=\"all\"}",
-        "repair_refused_sequences_total{channel=\"all\",reason=\"window\"}",
-        "connections_closed_total{reason=\"protocol_error\"}",
+        "repair_unanswered_sequences_total{channel=\"all\",reason=\"window\"}",
+        "connections_closed_total{endpoint=\"control\",reason=\"protocol_error\"}",
     ] {
         assert!(expected.iter().any(|it| it == series), "{series}");
     }
@@ -583,7 +585,7 @@ fn silent_source_is_reported_and_returns_before_its_messages() {
     let metrics = publisher.get("/metrics");
     for series in [
         "source_silent{source=\"9\"} 1",
-        "source_silences_total{source=\"9\"} 1",
+        "source_events_total{source=\"9\",event=\"silent\"} 1",
     ] {
         let series = format!("\ntickcast_publisher_{series}\n");
         assert!(metrics.contains(&series), "{series}");

@@ -391,7 +391,7 @@ counters! {
         overflow_disconnects,
         /// Connections that the network, the device or the peer's system ended.
         connections_broken,
-        /// Connections turned away before a JOIN: too many, not tickcast, or not accepted by the
+        /// Connections turned away before a JOIN: too many in all, not tickcast, or not accepted by the
         /// system.
         connections_refused,
         /// Connections turned away because their address had reached its limit.

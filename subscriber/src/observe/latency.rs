@@ -5,6 +5,9 @@
 //! A stage between two hosts includes the difference of their clocks. Visible differences are counted
 //! separately: a negative sample counts as zero, and a sample of more than an hour is discarded.
 
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, fence};
+
 use hdrhistogram::Histogram;
 use tickcast_hlog::Series;
 use tickcast_reliability::delivery::Position;
@@ -12,7 +15,7 @@ use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, Records, StatMsg, StatusMsg,
     TradeMsg, UNDEF_TIMESTAMP,
 };
-use tickcast_reliability::types::{ChannelId, Counter, Nanos, Sequence};
+use tickcast_reliability::types::{ChannelId, Counter, Epoch, Nanos, Sequence};
 
 /// A stage of latency.
 ///
@@ -179,10 +182,54 @@ impl Buckets {
     }
 }
 
+/// A datagram that was missing, and arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repaired {
+    pub(crate) epoch: Epoch,
+    pub(crate) sequence: Sequence,
+    pub(crate) missing_for: Nanos,
+}
+
+/// The last repaired datagram, written by one thread and read by any.
+#[derive(Debug, Default)]
+struct LastRepaired {
+    /// Grows before and after each write, so it is odd during one.
+    version: AtomicU64,
+    epoch: Counter,
+    sequence: Counter,
+    missing_for: Counter,
+}
+
+impl LastRepaired {
+    fn set(&self, position: &Position) {
+        let version = self.version.load(Relaxed);
+        self.version.store(version + 1, Relaxed);
+        fence(Release);
+        self.epoch.set(position.epoch.0);
+        self.sequence.set(position.sequence.0);
+        self.missing_for.set(position.missing_for.0);
+        self.version.store(version + 2, Release);
+    }
+
+    /// Returns it; `None` before the first repair, and during a write.
+    fn get(&self) -> Option<Repaired> {
+        let version = self.version.load(Acquire);
+        let repaired = Repaired {
+            epoch: Epoch(self.epoch.get()),
+            sequence: Sequence(self.sequence.get()),
+            missing_for: Nanos(self.missing_for.get()),
+        };
+        fence(Acquire);
+        let is_whole = version == self.version.load(Relaxed) && version % 2 == 0;
+        (is_whole && version > 0).then_some(repaired)
+    }
+}
+
 /// Records the histograms of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyRecorder {
     stages: [Buckets; STAGES],
+    last_repaired: LastRepaired,
     clock_skewed: Counter,
     /// Datagrams sealed at or before this time (UTC by the publisher's clock) are replayed.
     replayed_until: Counter,
@@ -197,6 +244,18 @@ impl LatencyRecorder {
         }
         copy.clock_skewed = self.clock_skewed.get();
         copy
+    }
+
+    /// Returns the datagram that was repaired last.
+    pub(crate) fn last_repaired(&self) -> Option<Repaired> {
+        self.last_repaired.get()
+    }
+
+    /// Records that a missing datagram arrived.
+    #[cold]
+    fn repaired(&self, position: &Position) {
+        self.stages[Stage::Repair as usize].record(position.missing_for.0, 1);
+        self.last_repaired.set(position);
     }
 
     /// Counts all deliveries as replayed until [`enter_live`](Self::enter_live).
@@ -378,7 +437,7 @@ impl Meter {
             self.current = (position.channel, position.sequence);
             self.delivered_at = utc();
             if position.missing_for != Nanos::ZERO {
-                latency.stages[Stage::Repair as usize].record(position.missing_for.0, 1);
+                latency.repaired(position);
             }
         }
     }

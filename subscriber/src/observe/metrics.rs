@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_metrics::families::{LATENCY, SUBSCRIBER};
-use tickcast_metrics::{Labels, Page, TimeBuckets};
+use tickcast_metrics::{Exemplar, Labels, Page, TimeBuckets};
 use tickcast_reliability::counters;
 
 use super::latency::{ChannelLatency, Stage};
@@ -73,16 +73,32 @@ fn add_channel(page: &mut Page, channel: &ChannelShared) {
     let skewed = latency.as_ref().map_or(0, |latency| latency.clock_skewed);
     followed.clock_skewed_samples.set(skewed);
     followed.each(page.counters(&SUBSCRIBER, &place));
-    for stage in latency.iter().flat_map(stages) {
-        let (stage, times) = stage;
-        page.add_times(&SUBSCRIBER, &place.with("stage", stage), LATENCY, times);
+    let recorder = channel.latency.as_ref();
+    let repaired = recorder.and_then(|recorder| recorder.last_repaired());
+    let repaired = repaired.map(|repaired| Exemplar {
+        epoch: repaired.epoch.0,
+        sequence: repaired.sequence.0,
+        value: repaired.missing_for.0 as f64 / 1e9,
+        at_utc_ns: None,
+    });
+    for (stage, times) in latency.iter().flat_map(stages) {
+        let exemplar = repaired.filter(|_| stage == Stage::Repair);
+        let place = place.with("stage", stage.name());
+        page.add_times(&SUBSCRIBER, &place, LATENCY, times, exemplar);
     }
     channel.counters.each(page.counters(&SUBSCRIBER, &place));
+    if let Some(repaired) = repaired {
+        let one = Exemplar {
+            value: 1.0,
+            ..repaired
+        };
+        page.exemplify(&SUBSCRIBER, &place, "missing_recovered", one);
+    }
     channel.handed.each(page.counters(&SUBSCRIBER, &place));
 }
 
-/// Returns the name and the samples of each stage.
-fn stages(latency: &ChannelLatency) -> impl Iterator<Item = (&'static str, TimeBuckets)> {
+/// Returns the samples of each stage.
+fn stages(latency: &ChannelLatency) -> impl Iterator<Item = (Stage, TimeBuckets)> {
     Stage::ALL.into_iter().map(|stage| {
         let mut times = TimeBuckets::default();
         for bucket in latency.stage(stage).iter_recorded() {
@@ -91,6 +107,6 @@ fn stages(latency: &ChannelLatency) -> impl Iterator<Item = (&'static str, TimeB
                 bucket.count_since_last_iteration(),
             );
         }
-        (stage.name(), times)
+        (stage, times)
     })
 }

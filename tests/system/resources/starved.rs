@@ -78,7 +78,9 @@ fn publisher_without_descriptors_recovers() {
         assert_eq!(status, 200);
     });
     let metrics = publisher.metrics_now();
-    let refused = |line: &str| line.contains("connections_refused_total") && !line.starts_with('#');
+    let refused = |line: &str| {
+        line.contains("connections_closed_total{endpoint=\"control\",reason=\"refused\"}")
+    };
     let refused = metrics.lines().find(|line| refused(line));
     assert!(
         refused.is_some_and(|line| !line.ends_with(" 0")),

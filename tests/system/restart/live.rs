@@ -167,7 +167,10 @@ impl Run {
     /// Returns the messages that this publisher counts as decoded or missing.
     fn accounted_now(&self) -> u64 {
         let messages = self.publisher.metric_now("source_messages_total");
-        messages + self.publisher.metric_now("source_missing_messages_total")
+        messages
+            + self
+                .publisher
+                .metric_now("source_message_faults_total{reason=\"missing\"}")
     }
 
     fn end(&mut self) {
@@ -218,9 +221,9 @@ fn live_source_continues_with_venues_numbers_and_ids() {
     let surplus = "surplus_messages_total{reason=\"duplicate\"}";
     let counts = [
         "messages_total",
-        "missing_messages_total",
+        "message_faults_total{reason=\"missing\"}",
         surplus,
-        "gaps_total",
+        "events_total{event=\"gap\"}",
     ];
     let counts = counts.map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [3, 5, 1, 1], "9 messages since message 3");
@@ -284,9 +287,9 @@ fn count_that_venue_restarted_meanwhile_is_another_run() {
     run.send(&[segment(7, 6, &["C"]), segment(7, 7, &["A"])]);
     run.follow(&is_at(at(1, 7)));
     let counts = [
-        "session_changes_total{change=\"reset\"}",
+        "events_total{event=\"sequence_reset\"}",
         "surplus_messages_total{reason=\"duplicate\"}",
-        "gaps_total",
+        "events_total{event=\"gap\"}",
     ];
     let counts = counts.map(|name| run.publisher.metric_now(&format!("source_{name}")));
     assert_eq!(counts, [1, 1, 2]);

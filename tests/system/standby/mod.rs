@@ -1,6 +1,6 @@
 //! A publisher and its standby.
 
-mod pair;
+pub(crate) mod pair;
 mod promotions;
 mod sessions;
 mod take_over;

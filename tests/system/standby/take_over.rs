@@ -406,7 +406,7 @@ fn impostor_of_standby_is_refused_beside_the_genuine_one() {
         assert!(text.contains("does not come from"), "{text}");
     }
     get_on(&mut followers, 1_000);
-    let refused = "tickcast_publisher_hand_overs_refused_total 4";
+    let refused = "tickcast_publisher_commands_total{command=\"hand_over\",result=\"refused\"} 4";
     let metrics = a.metrics_now();
     assert!(metrics.contains(refused), "{metrics}");
     followers.pop();
@@ -468,7 +468,7 @@ fn standby_on_another_host_hands_over_with_token_only() {
     get_on(&mut followers, 1_000);
     // The check and the promotion.
     drive(&mut followers, |_| {
-        a.metric("endpoint_requests_denied_total{endpoint=\"command_port\"}") >= 2
+        a.metric("requests_denied_total{endpoint=\"command_port\"}") >= 2
     });
     wrong.kill();
     let b = start(&mut followers, "the-token-of-publisher-a");
@@ -518,8 +518,8 @@ fn command_socket_serves_its_user_only() {
     refused("gave no answer");
     let metrics = a.metrics_now();
     for (name, count) in [("refused", 1), ("answered", 1), ("failed", 0)] {
-        let labels = format!("endpoint=\"command_socket\",result=\"{name}\"");
-        let series = format!("endpoint_connections_closed_total{{{labels}}} {count}");
+        let labels = format!("endpoint=\"command_socket\",reason=\"{name}\"");
+        let series = format!("connections_closed_total{{{labels}}} {count}");
         assert!(metrics.contains(&series), "{series}: {metrics}");
     }
 }

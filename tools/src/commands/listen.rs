@@ -7,11 +7,13 @@ mod instruments;
 mod print;
 pub(crate) mod summary;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{Write as _, stderr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use tickcast_publisher::internal::http::{Hosts, MetricsPort};
 use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
     ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, RepairOrder, Start,
@@ -121,6 +123,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     #[arg(requires = "hlog")]
     hlog_interval_s: Duration,
+    /// Serve the metrics of this subscriber for Prometheus at http://ADDRESS:PORT/metrics.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Further name of this host under which --metrics is asked, such as a DNS alias; repeat it for several.
+    #[arg(long = "metrics-host", value_name = "NAME", requires = "metrics")]
+    metrics_hosts: Vec<String>,
     /// Do not report recovered gaps one by one.
     #[arg(long)]
     quiet: bool,
@@ -224,6 +232,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut subscriber = describe(args, &faults)?.build().map_err(wrong)?;
     let stop = Stop::on_signals()?;
+    // Until this function ends.
+    let _port = metrics_port(args, &subscriber)?;
     if let Some(core) = args.core {
         pin_to(Core(core)).map_err(|error| ToolError::Usage(error.to_string()))?;
     }
@@ -245,6 +255,24 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         (_, Some(problem)) => Err(ToolError::Problem(problem)),
         (_, None) => Ok(Exit::whole_if(!found)),
     }
+}
+
+/// Serves the subscriber's metrics, if that is asked for. The first line on standard error names the address.
+fn metrics_port(args: &Args, subscriber: &Subscriber) -> Result<Option<MetricsPort>, ToolError> {
+    let Some(address) = args.metrics else {
+        return Ok(None);
+    };
+    let monitor = subscriber.monitor();
+    let hosts = Hosts::new(&args.metrics_hosts);
+    let port = MetricsPort::open(address, hosts, move |format| monitor.metrics_text(format));
+    let port = port.map_err(|error| {
+        ToolError::Usage(format!(
+            "--metrics can't listen at {address}: {error}; give another port, or 0 for any"
+        ))
+    })?;
+    // Without a reader of standard error, the port is useful all the same.
+    let _ = writeln!(stderr(), "metrics at http://{}/metrics", port.address());
+    Ok(Some(port))
 }
 
 /// Polls until the session ends or a stop condition is met.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use prometheus_client::encoding::{EncodeLabel, EncodeLabelSet, LabelSetEncoder};
 use tickcast_log::is_control;
 
+use crate::families::OwnLabels;
+
 /// Maximum length of a label's value, in characters.
 const VALUE_MAX: usize = 512;
 
 /// Labels of a series, cheap to clone. No value controls a terminal, and each is bounded.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Arc<[(&'static str, String)]>);
 
 impl Labels {
@@ -21,10 +23,10 @@ impl Labels {
     }
 }
 
-/// Labels of a family's one series: those of its place, and the one that tells its counters apart.
+/// Labels of a family's one series: those of its place, and those that tell its counters apart.
 pub(crate) struct SeriesLabels<'a> {
     pub(crate) place: &'a Labels,
-    pub(crate) own: Option<(&'static str, &'static str)>,
+    pub(crate) own: OwnLabels,
 }
 
 impl EncodeLabelSet for SeriesLabels<'_> {
@@ -32,10 +34,10 @@ impl EncodeLabelSet for SeriesLabels<'_> {
         for (name, value) in &*self.place.0 {
             (*name, value.as_str()).encode(encoder.encode_label())?;
         }
-        match self.own {
-            Some(label) => label.encode(encoder.encode_label()),
-            None => Ok(()),
+        for label in self.own {
+            label.encode(encoder.encode_label())?;
         }
+        Ok(())
     }
 }
 

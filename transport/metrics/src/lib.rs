@@ -18,4 +18,4 @@ mod process;
 
 pub use families::{Family, FedBy, Part};
 pub use labels::Labels;
-pub use page::{Page, PageFormat, TimeBuckets};
+pub use page::{Exemplar, Page, PageFormat, TimeBuckets};

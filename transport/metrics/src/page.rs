@@ -1,13 +1,17 @@
 //! A page of metrics, in one of two formats.
 
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, MetricEncoder, NoLabelSet, prometheus_text, text,
 };
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::CounterWithExemplar;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::families::{Family, FedBy, Part};
+use crate::families::{Family, FedBy, OwnLabels, Part};
 use crate::labels::{Labels, SeriesLabels};
 use crate::process;
 
@@ -104,6 +108,57 @@ impl TimeBuckets {
     }
 }
 
+/// A datagram that a counter or a histogram counted, as an example. Only OpenMetrics shows it.
+///
+/// ```
+/// use tickcast_metrics::{Exemplar, Labels, Page, PageFormat, families};
+/// let mut page = Page::default();
+/// let place = Labels::default().with("channel", "all");
+/// page.add(&families::PUBLISHER, &place, "nacked", "Sequences.", 7);
+/// let last = Exemplar { epoch: 1, sequence: 640, value: 2.0, at_utc_ns: Some(1_500_000_000) };
+/// page.exemplify(&families::PUBLISHER, &place, "nacked", last);
+/// let text = page.encode(PageFormat::OpenMetrics);
+/// assert!(text.contains(" 7 # {epoch=\"1\",sequence=\"640\"} 2.0 1.5\n"), "{text}");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    /// Epoch of the datagram.
+    pub epoch: u64,
+    /// Its sequence, the first of several.
+    pub sequence: u64,
+    /// Number that it added, or its seconds in a histogram.
+    pub value: f64,
+    /// Nanoseconds since 1970 at which it was counted, where that is known.
+    pub at_utc_ns: Option<u64>,
+}
+
+impl Exemplar {
+    fn at(&self) -> Option<SystemTime> {
+        let at = Duration::from_nanos(self.at_utc_ns?);
+        Some(SystemTime::UNIX_EPOCH + at)
+    }
+
+    /// Returns it as the crate encodes it.
+    fn of_counter(&self) -> CounterWithExemplar<[(&'static str, u64); 2], f64, AtomicU64> {
+        let counter = CounterWithExemplar::default();
+        let labels = [("epoch", self.epoch), ("sequence", self.sequence)];
+        counter.inc_by(self.value, Some(labels), self.at());
+        counter
+    }
+
+    /// Returns the end of a bucket's line. The crate encodes exemplars of its own histograms alone.
+    fn end_of_bucket(&self) -> String {
+        let at = self.at_utc_ns.map(|ns| format!(" {:?}", ns as f64 / 1e9));
+        format!(
+            " # {{epoch=\"{}\",sequence=\"{}\"}} {:?}{}",
+            self.epoch,
+            self.sequence,
+            self.value,
+            at.unwrap_or_default()
+        )
+    }
+}
+
 /// The value of a series.
 #[derive(Debug)]
 enum Value {
@@ -115,8 +170,9 @@ enum Value {
 #[derive(Debug)]
 struct Series {
     place: Labels,
-    own: Option<(&'static str, &'static str)>,
+    own: OwnLabels,
     value: Value,
+    exemplar: Option<Exemplar>,
 }
 
 /// The series of one family.
@@ -157,25 +213,58 @@ impl Entry {
             match (&series.value, &unit) {
                 (Value::Times(times), _) => times.encode(encoder)?,
                 (Value::Number(us), Some(Unit::Seconds)) => {
-                    self.encode_value(encoder, *us as f64 / 1e6)?;
+                    self.encode_value(encoder, *us as f64 / 1e6, None)?;
                 }
-                (Value::Number(number), _) => self.encode_value(encoder, *number)?,
+                (Value::Number(number), _) => {
+                    self.encode_value(encoder, *number, series.exemplar)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn encode_value<V>(&self, mut encoder: MetricEncoder<'_>, value: V) -> std::fmt::Result
+    fn encode_value<V>(
+        &self,
+        mut encoder: MetricEncoder<'_>,
+        value: V,
+        exemplar: Option<Exemplar>,
+    ) -> std::fmt::Result
     where
         V: prometheus_client::encoding::EncodeCounterValue
             + prometheus_client::encoding::EncodeGaugeValue,
     {
-        if self.family.is_counter() {
-            encoder.encode_counter::<NoLabelSet, V, u64>(&value, None)
-        } else {
-            encoder.encode_gauge(&value)
+        match exemplar {
+            _ if !self.family.is_counter() => encoder.encode_gauge(&value),
+            None => encoder.encode_counter::<NoLabelSet, V, u64>(&value, None),
+            Some(exemplar) => {
+                let exemplar = exemplar.of_counter();
+                let (_, exemplar) = exemplar.get();
+                encoder.encode_counter(&value, exemplar.as_ref())
+            }
         }
     }
+
+    /// Returns the start of a bucket's line, and the exemplars of all buckets in the order of their lines.
+    fn exemplars(&self) -> Option<(String, Vec<Option<Exemplar>>)> {
+        self.series.iter().find_map(|series| match series.value {
+            Value::Times(_) => series.exemplar,
+            Value::Number(_) => None,
+        })?;
+        let of = |series: &Series| {
+            let of_value = series.exemplar.map(|it| (bucket_of_s(it.value), it));
+            (0..=BOUNDS_NS.len()).map(move |bucket| match of_value {
+                Some((at, exemplar)) if at == bucket => Some(exemplar),
+                _ => None,
+            })
+        };
+        let start = format!("{}{}_bucket{{", self.prefix, self.family.name);
+        Some((start, self.series.iter().flat_map(of).collect()))
+    }
+}
+
+/// Returns the bucket of this many seconds.
+fn bucket_of_s(value: f64) -> usize {
+    BOUNDS_NS.partition_point(|bound| *bound as f64 / 1e9 < value)
 }
 
 /// The metrics of a program at one moment. Families stand in the order in which they first appeared.
@@ -186,7 +275,7 @@ impl Entry {
 /// let all = Labels::default().with("channel", "all");
 /// page.add(&families::PUBLISHER, &all, "refused_budget", "Sequences refused.", 7);
 /// let text = page.encode(PageFormat::Prometheus);
-/// assert!(text.contains("_refused_sequences_total{channel=\"all\",reason=\"budget\"} 7\n"));
+/// assert!(text.contains("_unanswered_sequences_total{channel=\"all\",reason=\"budget\"} 7\n"));
 /// ```
 #[derive(Debug, Default)]
 pub struct Page {
@@ -213,7 +302,28 @@ impl Page {
             place: place.clone(),
             own,
             value,
+            exemplar: None,
         });
+    }
+
+    /// Sets the exemplar of a counter that was added with these labels. Ignores it otherwise.
+    pub fn exemplify(
+        &mut self,
+        part: &'static Part,
+        place: &Labels,
+        counter: &str,
+        exemplar: Exemplar,
+    ) {
+        let found = part.find(counter).and_then(|(at, own)| {
+            let family = &part.families[at];
+            let mut entries = self.entries.iter_mut();
+            let entry = entries.find(|entry| std::ptr::eq(entry.family, family))?;
+            let mut series = entry.series.iter_mut().rev();
+            series.find(|series| series.own == own && series.place == *place)
+        });
+        if let Some(series) = found {
+            series.exemplar = Some(exemplar);
+        }
     }
 
     /// Returns the function that adds counters with these labels: the argument of the counters' `each`.
@@ -225,13 +335,15 @@ impl Page {
         move |counter, meaning, value| self.add(part, place, counter, meaning, value)
     }
 
-    /// Adds a histogram to a family of the part. Ignores one that the part's table does not know.
+    /// Adds a histogram to a family of the part, with a sample as exemplar. Ignores one that the part's table
+    /// does not know.
     pub fn add_times(
         &mut self,
         part: &'static Part,
         place: &Labels,
         name: &str,
         times: TimeBuckets,
+        exemplar: Option<Exemplar>,
     ) {
         let found = part.families.iter().find_map(|family| match family.feed {
             FedBy::Histograms(help) if family.name == name => Some((family, help)),
@@ -243,8 +355,9 @@ impl Page {
         };
         self.entry(part, family, help).series.push(Series {
             place: place.clone(),
-            own: None,
+            own: &[],
             value: Value::Times(Box::new(times)),
+            exemplar,
         });
     }
 
@@ -273,6 +386,7 @@ impl Page {
     /// Returns the page as text.
     #[must_use]
     pub fn encode(self, format: PageFormat) -> String {
+        let exemplars: Vec<_> = self.entries.iter().filter_map(Entry::exemplars).collect();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut page = String::new();
@@ -281,8 +395,29 @@ impl Page {
             PageFormat::OpenMetrics => text::encode(&mut page, &registry),
         };
         debug_assert!(encoded.is_ok(), "writing to a string can't fail");
-        page
+        match format {
+            PageFormat::Prometheus => page,
+            PageFormat::OpenMetrics => exemplars.iter().fold(page, |page, (start, of_lines)| {
+                with_exemplars(&page, start, of_lines)
+            }),
+        }
     }
+}
+
+/// Returns the page with exemplars at the ends of the lines that begin so, in their order.
+fn with_exemplars(page: &str, start: &str, of_lines: &[Option<Exemplar>]) -> String {
+    let mut of_lines = of_lines.iter();
+    let mut all = String::with_capacity(page.len() + 100);
+    for line in page.lines() {
+        all.push_str(line);
+        let exemplar = match line.starts_with(start) {
+            true => of_lines.next().copied().flatten(),
+            false => None,
+        };
+        all.extend(exemplar.map(|it| it.end_of_bucket()));
+        all.push('\n');
+    }
+    all
 }
 
 impl Collector for Page {
@@ -317,7 +452,7 @@ mod tests {
         }
         let mut page = Page::default();
         let place = Labels::default().with("stage", "repair");
-        page.add_times(&SUBSCRIBER, &place, LATENCY, times);
+        page.add_times(&SUBSCRIBER, &place, LATENCY, times, None);
         let text = page.encode(PageFormat::Prometheus);
         let value = |series: &str| {
             let series = format!("tickcast_subscriber_latency_seconds_{series} ");
@@ -332,5 +467,36 @@ mod tests {
         assert_eq!(bucket("+Inf"), "7");
         assert_eq!(value("count{stage=\"repair\"}"), "7");
         assert!(value("sum{stage=\"repair\"}").starts_with("20.00000400"));
+    }
+
+    #[test]
+    fn exemplar_stands_at_its_bucket_in_open_metrics_alone() {
+        let page = || {
+            let mut page = Page::default();
+            for (stage, exemplar) in [("repair", None), ("replayed", Some(2e-6))] {
+                let mut times = TimeBuckets::default();
+                times.record(2_000, 1);
+                let exemplar = exemplar.map(|value| Exemplar {
+                    epoch: 5,
+                    sequence: 9,
+                    value,
+                    at_utc_ns: None,
+                });
+                let place = Labels::default().with("stage", stage);
+                page.add_times(&SUBSCRIBER, &place, LATENCY, times, exemplar);
+            }
+            page
+        };
+        let text = page().encode(PageFormat::OpenMetrics);
+        let with_one: Vec<&str> = text.lines().filter(|line| line.contains(" # {")).collect();
+        let expected = "tickcast_subscriber_latency_seconds_bucket{le=\"2.5e-06\",stage=\"replayed\"} 1 # \
+                        {epoch=\"5\",sequence=\"9\"} 2e-6";
+        assert_eq!(with_one, [expected]);
+        let plain = page().encode(PageFormat::Prometheus);
+        assert!(!plain.contains(" # {"), "{plain}");
+        let (_, without) = text.split_once("# HELP tickcast_sub").expect("the family");
+        let without = without.replace(" # {epoch=\"5\",sequence=\"9\"} 2e-6", "");
+        assert!(without.matches("_bucket{").count() == 2 * (BOUNDS_NS.len() + 1));
+        assert!(text.ends_with("\n# EOF\n"));
     }
 }

@@ -27,12 +27,12 @@ fn page_has_each_family_once_with_all_its_series() {
 # TYPE tickcast_publisher_sealed_bytes_total counter
 tickcast_publisher_sealed_bytes_total{channel="a\"} 1\nb\\"} 3
 tickcast_publisher_sealed_bytes_total{channel="c"} 4
-# HELP tickcast_publisher_repair_refused_sequences_total Sequences refused, by the reason that the subscriber is told.
-# TYPE tickcast_publisher_repair_refused_sequences_total counter
-tickcast_publisher_repair_refused_sequences_total{channel="a\"} 1\nb\\",reason="window"} 5
-tickcast_publisher_repair_refused_sequences_total{channel="a\"} 1\nb\\",reason="budget"} 7
-tickcast_publisher_repair_refused_sequences_total{channel="c",reason="window"} 6
-tickcast_publisher_repair_refused_sequences_total{channel="c",reason="budget"} 8
+# HELP tickcast_publisher_repair_unanswered_sequences_total Sequences refused, by the reason that the subscriber is told, or cancelled with their connection.
+# TYPE tickcast_publisher_repair_unanswered_sequences_total counter
+tickcast_publisher_repair_unanswered_sequences_total{channel="a\"} 1\nb\\",reason="window"} 5
+tickcast_publisher_repair_unanswered_sequences_total{channel="a\"} 1\nb\\",reason="budget"} 7
+tickcast_publisher_repair_unanswered_sequences_total{channel="c",reason="window"} 6
+tickcast_publisher_repair_unanswered_sequences_total{channel="c",reason="budget"} 8
 # HELP tickcast_standby_lag_seconds Seconds behind.
 # TYPE tickcast_standby_lag_seconds gauge
 tickcast_standby_lag_seconds{channel="c"} 1.5

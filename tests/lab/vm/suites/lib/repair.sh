@@ -44,9 +44,9 @@ metric() {
 # machine packs more into one datagram, and losses are of datagrams.
 counted() { [ "$(metric "$1" "${3:-}" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() {
-    local messages=$(metric published_messages_total) datagrams=$(metric sealed_datagrams_total)
+    local messages=$(metric published_messages_total) datagrams=$(metric built_datagrams_total 'kind="stream"')
     until_so counted published_messages_total $((messages + $1))
-    until_so counted sealed_datagrams_total $((datagrams + $1 / 6))
+    until_so counted built_datagrams_total $((datagrams + $1 / 6)) 'kind="stream"'
 }
 
 # subscribe NAME N DROP ARGUMENT…: starts a listener with loss; its output, in $format, is /tmp/NAME-N.out.
