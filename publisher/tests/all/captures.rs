@@ -428,7 +428,7 @@ fn file_with_messages_left_out_is_not_whole() {
 fn packets_of_no_feed_make_a_capture_not_whole() {
     let other = mold_packet(b"SESSION002", 1, &[system_event(1)]);
     let stray =
-        |second, payload: &[u8]| udp_frame(second * 1_000_000, [239, 1, 1, 1], 5_000, payload);
+        |second: u64, payload: &[u8]| udp_frame(second * 1_000_000, [239, 1, 1, 1], 5_000, payload);
     let packets = [
         packet(1, 1, 1..=2),
         stray(2, &other),

@@ -394,7 +394,8 @@ impl RingWriter {
 
     /// Returns the bytes from the first datagram of a range through the last one, with the slots between.
     /// Each begins a slot's length behind the one before. A datagram that reaches into the last cache line
-    /// of its slot is followed by zeros up to the slot's end. `None` when the ring does not hold all of them, or wraps around between them.
+    /// of its slot is followed by zeros up to the slot's end. `None` when the ring does not hold all of them,
+    /// or wraps around between them.
     #[must_use]
     pub fn adjacent(&self, range: SequenceRange) -> Option<&[u8]> {
         let last = self.slot(range.last)?;

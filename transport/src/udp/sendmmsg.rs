@@ -3,10 +3,12 @@
 //!
 //! A buffer is cut into equal *segments*, only the last of which may be shorter. Datagrams differ in
 //! length, so all of a run but the last are padded with zeros to the longest of them, rounded up to a
-//! cache line. Neighbouring slots that are as long as the segments are one piece of memory, which the kernel
-//! copies faster than two pieces per datagram. docs/PROTOCOL.md §3 allows padding after a datagram. The rounding puts every datagram on a
+//! cache line. docs/PROTOCOL.md §3 allows padding after a datagram. The rounding puts every datagram on a
 //! cache line of its own if a receiver gets the run in one buffer. A run ends where padding would exceed
 //! an eighth of its bytes, so short datagrams are not padded to long ones.
+//!
+//! Neighbouring slots that are as long as the segments are one piece of memory, which the kernel copies
+//! faster than two pieces per datagram.
 //!
 //! Addresses of slots are written before a call and not used after it.
 
@@ -176,7 +178,7 @@ impl SendBatch {
         if message.is_run() {
             let last = first + message.datagrams - 1;
             let pairs = &mut self.iovecs.as_mut_slice()[2 * first..2 * last];
-            // Segments are as long as the slots, and each datagram reaches into the last cache line of its own.
+            // Segments are as long as slots, and each datagram reaches into the last cache line of its own.
             let is_even = (pairs.iter().step_by(2))
                 .all(|piece| piece.iov_len + SEGMENT_ALIGN > message.segment);
             let whole = adjacent(first, last).filter(|whole| whole.len() == message.run_len());
