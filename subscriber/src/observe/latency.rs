@@ -220,7 +220,7 @@ impl LastRepaired {
             missing_for: Nanos(self.missing_for.get()),
         };
         fence(Acquire);
-        let is_whole = version == self.version.load(Relaxed) && version % 2 == 0;
+        let is_whole = version == self.version.load(Relaxed) && version.is_multiple_of(2);
         (is_whole && version > 0).then_some(repaired)
     }
 }

@@ -304,10 +304,8 @@ mod tests {
                 |first: usize, last: usize| at(first).get(..(last - first) * slot_len + lens[last]);
             let Ok(gathered) = batch.gather(1472, datagrams, adjacent);
             let headers = &gathered.batch.headers.as_slice()[..gathered.batch.len];
-            let of = headers
-                .iter()
-                .map(|header| header.msg_hdr.msg_iovlen as usize);
-            of.collect::<Vec<_>>()
+            let of = headers.iter().map(|header| header.msg_hdr.msg_iovlen as _);
+            of.collect::<Vec<usize>>()
         };
         assert_eq!(pieces(&[1464; 3], 1472), [1]);
         assert_eq!(pieces(&[1464, 1416, 1472, 120], 1472), [1]);
