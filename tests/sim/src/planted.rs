@@ -64,7 +64,7 @@ const HUNTS: [Hunt; 80] = [
     hunt(Bug::MulticastAnswersForever, "join-storm", 20),
     hunt(Bug::UnicastAnswersOthers, "common", 5),
     hunt(Bug::MulticastForOne, "iid", 5),
-    hunt(Bug::NextAnsweredAsWell, "tight-budget", 40),
+    hunt(Bug::NextAnsweredAsWell, "tight-budget", 250),
     hunt(Bug::StatusOfAShorterRing, "calm", 3),
     hunt(Bug::HeartbeatsNeverRarer, "calm", 3),
     hunt(Bug::ScoutsRead, "join-storm", 20),
