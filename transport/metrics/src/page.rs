@@ -489,7 +489,7 @@ mod tests {
         };
         let text = page().encode(PageFormat::OpenMetrics);
         let with_one: Vec<&str> = text.lines().filter(|line| line.contains(" # {")).collect();
-        let expected = "tickcast_subscriber_latency_seconds_bucket{le=\"2.5e-06\",stage=\"replayed\"} 1 # \
+        let expected = "tickcast_subscriber_latency_seconds_bucket{le=\"0.0000025\",stage=\"replayed\"} 1 # \
                         {epoch=\"5\",sequence=\"9\"} 2e-6";
         assert_eq!(with_one, [expected]);
         let plain = page().encode(PageFormat::Prometheus);
