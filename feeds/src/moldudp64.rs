@@ -110,7 +110,10 @@ pub struct MoldBlocks<'a> {
 impl<'a> MoldBlocks<'a> {
     /// Returns the bytes behind the last message that the header announced; `None` before that.
     pub(crate) fn rest(&self) -> Option<&'a [u8]> {
-        (self.left == 0).then_some(self.blocks)
+        match (self.left, self.blocks) {
+            (0, rest) | (1, [0, 0, rest @ ..]) => Some(rest),
+            _ => None,
+        }
     }
 }
 
@@ -124,6 +127,10 @@ impl<'a> Iterator for MoldBlocks<'a> {
         }
         let (len, rest) = self.blocks.split_first_chunk::<2>()?;
         let (message, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        // The length of the last message became 0: its bytes are behind it, so it is missing.
+        if message.is_empty() && self.left == 1 && !rest.is_empty() {
+            return None;
+        }
         self.blocks = rest;
         self.left -= 1;
         Some(message)

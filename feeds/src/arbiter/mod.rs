@@ -41,7 +41,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use self::refused::{doubtful, refusal, report_fault, with_origin};
+use self::refused::{refusal, report_fault, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -499,7 +499,6 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let next = self.next;
         let mut sequence = first;
-        let all = blocks.clone();
         out.packet(received_at, &note);
         for message in blocks.by_ref() {
             if sequence >= next || planted(ArbiterBug::OverlapDelivered) {
@@ -507,13 +506,9 @@ impl<P: Protocol> Arbiter<P> {
             }
             sequence += 1;
         }
-        let fault = blocks.fault();
-        if fault.is_some() {
-            sequence -= doubtful(all);
-        }
         self.next = next.max(sequence);
         self.lines[line].stats.first += self.next - next;
-        if let Some(reason) = fault {
+        if let Some(reason) = blocks.fault() {
             self.cut(line);
             out.incident(Incident::Malformed { reason });
         }

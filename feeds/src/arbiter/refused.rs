@@ -32,13 +32,6 @@ pub(super) fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
         .map_or(FOREIGN, |reason| Incident::Malformed { reason })
 }
 
-/// Returns how many messages at the end of a packet that does not fit its header are taken for damage: a
-/// length of 0 there stands for a message that was lost.
-#[cold]
-pub(super) fn doubtful<'a>(blocks: impl Blocks<'a>) -> u64 {
-    u64::from(blocks.last().is_some_and(<[u8]>::is_empty))
-}
-
 /// Reports that the bytes of a packet whose messages are all old do not fit its header.
 pub(super) fn report_fault<'a, P: Protocol>(mut blocks: impl Blocks<'a>, out: &mut impl Listen<P>) {
     blocks.by_ref().for_each(drop);

@@ -124,6 +124,10 @@ impl<'a> Iterator for Messages<'a> {
         }
         let (len, rest) = self.blocks.split_first_chunk::<2>()?;
         let (message, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        // The length of the last message became 0: its bytes are behind it, so it is missing.
+        if message.is_empty() && self.left == 1 && !rest.is_empty() {
+            return None;
+        }
         self.blocks = rest;
         self.left -= 1;
         Some(message)

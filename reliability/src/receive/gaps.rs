@@ -159,6 +159,11 @@ impl Gaps {
         origin: Origin,
         joins: bool,
     ) {
+        let is_above = self
+            .runs
+            .back()
+            .is_none_or(|last| last.range.last < range.first);
+        debug_assert!(is_above, "{range:?} lies above everything missing");
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
             && last.attempts == 0

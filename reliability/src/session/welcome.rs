@@ -5,7 +5,7 @@ use super::{Action, Path, SubscriberCore};
 use crate::control::{ChannelOffer, FanOutOffer, RejectCode, Rejected, RepairOffer, Welcome};
 use crate::delivery::{Deliver, LinkDownReason};
 use crate::receive::{Receiver, Welcomed};
-use crate::types::Nanos;
+use crate::types::{Epoch, Nanos};
 
 /// Longest slot that a WELCOME may announce, in bytes.
 const SLOT_LEN_MAX: u32 = 65_536;
@@ -15,9 +15,11 @@ const NO_KEY_RETRY_MS: u64 = 1_000;
 impl SubscriberCore {
     /// Handles the offer for each channel, or closes the connection when an offer is impossible.
     pub(super) fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut dyn Deliver) {
-        // Epochs only rise along a line, and a continuation starts where the continued epoch ended.
+        // Epochs only rise along a line, and a continuation starts where the continued epoch ended. Epoch 0
+        // stands for no epoch: a subscriber that followed it would begin twice.
         let is_possible = |offer: &ChannelOffer| {
-            offer.continues.is_possible(offer.epoch)
+            offer.epoch != Epoch::NONE
+                && offer.continues.is_possible(offer.epoch)
                 && offer.continues.begins().0 <= offer.newest.next()
         };
         let fits = self.versions.has(welcome.wire_version)

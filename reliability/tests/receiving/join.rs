@@ -315,8 +315,9 @@ fn connection_attempt_times_out_and_is_retried() {
 fn invalid_welcome_closes_the_connection() {
     let publisher = Publisher::new(5, 1);
     type Change = fn(&mut Welcome);
-    let cases: [Change; 6] = [
+    let cases: [Change; 7] = [
         |w| w.wire_version = 2,
+        |w| w.channels[0].epoch = Epoch::NONE,
         |w| w.channels.clear(),
         |w| w.channels.push(w.channels[0].clone()),
         |w| w.channels[0].slot_len = 63,

@@ -75,6 +75,11 @@ impl<'a> Held<'a> {
             blocks.push(block);
             rest = after;
         }
+        // A last message without bytes, and bytes behind it: its length became 0.
+        let is_last = blocks.len() == usize::from(announced);
+        if is_last && !rest.is_empty() && blocks.last().is_some_and(|it| it.is_empty()) {
+            blocks.pop();
+        }
         Self {
             first,
             announced: announced.into(),
