@@ -3,7 +3,7 @@
 //! Messages are walked by their length on the wire, never by what a type should measure. The
 //! sequence is followed by [`crate::arbiter`]; requests for repair are not made here.
 
-use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol, is_cut};
 use crate::source::Incident;
 
 /// Bytes before the message blocks: session (10), sequence (8), count (2).
@@ -127,8 +127,7 @@ impl<'a> Iterator for MoldBlocks<'a> {
         }
         let (len, rest) = self.blocks.split_first_chunk::<2>()?;
         let (message, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
-        // The length of the last message became 0: its bytes are behind it, so it is missing.
-        if message.is_empty() && self.left == 1 && !rest.is_empty() {
+        if message.is_empty() && is_cut(self.left, rest) {
             return None;
         }
         self.blocks = rest;

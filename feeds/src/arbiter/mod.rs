@@ -37,6 +37,7 @@ use self::far::Far;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
 pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
+pub(crate) use self::protocol::is_cut;
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;

@@ -7,7 +7,7 @@
 use tickcast_reliability::types::SourcePosition;
 
 use super::messages::IexMessage;
-use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol};
+use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol, is_cut};
 use crate::source::Incident;
 
 /// Bytes of the segment header.
@@ -124,8 +124,7 @@ impl<'a> Iterator for Messages<'a> {
         }
         let (len, rest) = self.blocks.split_first_chunk::<2>()?;
         let (message, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
-        // The length of the last message became 0: its bytes are behind it, so it is missing.
-        if message.is_empty() && self.left == 1 && !rest.is_empty() {
+        if message.is_empty() && is_cut(self.left, rest) {
             return None;
         }
         self.blocks = rest;

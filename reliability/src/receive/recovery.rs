@@ -183,11 +183,13 @@ impl Recovery {
     /// Takes a datagram that is neither delivered nor held and lies within the window.
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
+        // Asked first, because the datagrams behind this one may be misnumbered, too.
+        let is_doubtful = held.sequence == self.misnumbered && held.via != Via::Repair;
         if let Some(found) = (self.reassembly).offer(datagram, held, &self.counters, on) {
             self.handle_misnumbered(found, held.received_at, on);
             self.advance(held.received_at, on);
         }
-        if held.sequence == self.misnumbered && held.via != Via::Repair {
+        if is_doubtful {
             self.contest_and_report(held.sequence, on);
         }
     }

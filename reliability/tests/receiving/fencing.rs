@@ -617,15 +617,18 @@ fn claimed_gap_is_lost_in_time_without_connection() {
 
 #[test]
 fn other_content_of_misnumbered_datagram_is_reported() {
-    // The genuine datagram comes before the forged one that it does not follow, or after it.
-    for waits in [true, false] {
+    // The genuine datagram comes before the forged one that it does not follow, or after it. Behind its forged
+    // copy, another forged one may wait, and a genuine one that does not follow that.
+    for (waits, others_wait) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = World::joined(immediate(), &publisher);
         world.hear(A, &publisher.publish(1));
         let mut impostor = impostor_of(&publisher);
-        let forged = [impostor.publish(2), impostor.publish(1)];
+        let forged = [2, 1, 1].map(|records| impostor.publish(records));
         publisher.publish(1);
         let genuine = publisher.publish(1);
+        publisher.publish(1);
+        let last = publisher.publish(1);
         world.answer = false;
         let order = match waits {
             true => [&genuine, &forged[0]],
@@ -635,6 +638,10 @@ fn other_content_of_misnumbered_datagram_is_reported() {
             world.hear(A, bytes);
         }
         assert_eq!(world.counters().malformed_dropped.get(), 1);
+        if others_wait {
+            world.hear(A, &forged[2]);
+            world.hear(A, &last);
+        }
         world.hear(A, &forged[1]);
         let alarm = |sequence| Event::FencingViolation {
             sequence: Sequence(sequence),
@@ -643,13 +650,14 @@ fn other_content_of_misnumbered_datagram_is_reported() {
         assert!(world.saw(&alarm(2)) && world.saw(&alarm(3)));
         world.answer = true;
         world.settle(&publisher);
-        let fenced = [run(2, 2), run(3, 3)].map(|range| (LossCause::Fenced, range));
+        let fenced = [run(2, 2), run(3, 3), run(4, 4)];
+        let fenced = fenced.map(|range| (LossCause::Fenced, range));
         let losses: Vec<_> = world
             .losses()
             .iter()
             .map(|it| (it.cause, it.sequences))
             .collect();
-        assert_eq!(losses, fenced);
+        assert_eq!(losses, fenced[..2 + usize::from(others_wait)]);
     }
 }
 
