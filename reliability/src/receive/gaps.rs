@@ -163,7 +163,7 @@ impl Gaps {
             .runs
             .back()
             .is_none_or(|last| last.range.last < range.first);
-        debug_assert!(is_above, "{range:?} lies above everything missing");
+        debug_assert!(is_above, "a gap lies above all others");
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
             && last.attempts == 0

@@ -183,14 +183,14 @@ impl Recovery {
     /// Takes a datagram that is neither delivered nor held and lies within the window.
     #[inline]
     pub(crate) fn offer(&mut self, datagram: &Datagram<'_>, held: Held, on: &mut dyn Deliver) {
-        // Asked first, because the datagrams behind this one may be misnumbered, too.
-        let is_doubtful = held.sequence == self.misnumbered && held.via != Via::Repair;
-        if let Some(found) = (self.reassembly).offer(datagram, held, &self.counters, on) {
+        let found = (self.reassembly).offer(datagram, held, &self.counters, on);
+        // First, because those that waited behind this one may be misnumbered, too.
+        if held.sequence == self.misnumbered && held.via != Via::Repair {
+            self.contest_and_report(held.sequence, on);
+        }
+        if let Some(found) = found {
             self.handle_misnumbered(found, held.received_at, on);
             self.advance(held.received_at, on);
-        }
-        if is_doubtful {
-            self.contest_and_report(held.sequence, on);
         }
     }
 

@@ -617,8 +617,8 @@ fn claimed_gap_is_lost_in_time_without_connection() {
 
 #[test]
 fn other_content_of_misnumbered_datagram_is_reported() {
-    // The genuine datagram comes before the forged one that it does not follow, or after it. Behind its forged
-    // copy, another forged one may wait, and a genuine one that does not follow that.
+    // The genuine datagram comes before the forged one that it does not follow, or after it. Behind its
+    // forged copy, another forged one may wait, and a genuine one that does not follow that.
     for (waits, others_wait) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = World::joined(immediate(), &publisher);
