@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
-    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History,
-    Instrument, Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass,
-    Progress, Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer,
-    Start, Status, UdpLine, Welcome,
+    Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant,
+    HeartbeatLimits, History, Instrument, Join, JoinChannel, Message, MirrorRefusal, MirrorRefused,
+    Mirroring, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode, Rejected,
+    RemoteAccess, RepairOffer, Start, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
@@ -522,6 +522,7 @@ fn welcome_and_rejected_match_protocol_page() {
             }],
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         }],
         repairs: vec![],
     };

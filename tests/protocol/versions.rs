@@ -154,6 +154,7 @@ impl Publisher {
                 id: 77,
                 symbol: "ABC".into(),
             }],
+            heartbeat: HeartbeatConfig::default(),
         };
         let served = vec![(info, ring.reader(), Arc::default())];
         let config = RepairConfig::default();

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 
 use serde_json::json;
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_PUBLISHER, ChannelOffer, FanOutOffer, Message, RejectCode, Rejected, Welcome,
+    BODY_LEN_MAX_TO_PUBLISHER, ChannelOffer, FanOutOffer, HeartbeatLimits, Message, RejectCode,
+    Rejected, Welcome,
 };
 use tickcast_reliability::ring::Geometry;
 use tickcast_reliability::types::{ChannelId, ConfigHash, Epoch, Lineage, RecordNumber, Sequence};
@@ -117,6 +118,7 @@ fn welcome(path: &Path, (slot_len, slots): (u32, u64)) -> Message<'static> {
         directory: Vec::new(),
         continues: Lineage::default(),
         history: None,
+        heartbeats: HeartbeatLimits::default(),
     };
     Message::Welcome(Welcome {
         wire_version: 1,

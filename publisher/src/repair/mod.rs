@@ -19,7 +19,7 @@ use tickcast_journal::{JournalWriter, JournaledServer, Note};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer, nack_answers};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
-    ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent, RepairInput,
+    ChannelInfo, Destination, Further, PeerId, RepairCore, RepairEvent, RepairInput,
 };
 use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now, PeerOrigin};
 use tickcast_reliability::wire::authentication::ChannelKeys;
@@ -96,7 +96,7 @@ impl RepairService {
     /// # Errors
     /// Returns [`PublisherError::System`] if the system gives no randomness.
     pub(crate) fn new(
-        config: RepairConfig,
+        config: &Config,
         server: ControlServer,
         multicast: Vec<Vec<Box<dyn FanOut>>>,
         shared: Arc<Shared>,
@@ -108,13 +108,15 @@ impl RepairService {
                 name: channel.plan.name.clone(),
                 fan_outs: channel.plan.fan_outs.iter().map(|f| f.offer()).collect(),
                 directory: Vec::new(),
+                heartbeat: config.heartbeat,
             };
             (info, channel.ring.clone(), channel.repair.clone())
         });
         let secret = random_secret()?;
         let service = shared.service.clone();
         let name = shared.name.clone();
-        let core = RepairCore::new(config, name, channels.collect(), service, secret, now);
+        let channels = channels.collect();
+        let core = RepairCore::new(config.repair, name, channels, service, secret, now);
         Ok(Self {
             core: JournaledServer::new(core),
             noted: Noted::default(),

@@ -143,14 +143,13 @@ impl Serving {
     ) -> Result<RepairService, PublisherError> {
         let denied = config.repair_verbs.as_ref();
         let denied = denied.and_then(|verbs| verbs.denied.clone());
-        let service =
-            RepairService::new(config.repair, self.server, self.multicast, shared.clone())?
-                .offering(self.offers, self.shares)
-                .banning(config.banned.clone())
-                .denying(denied)
-                .authenticating(self.keys)
-                .mirrored_by(config.hand_over_to.clone())
-                .with_journal(journal::of_repair(config));
+        let service = RepairService::new(config, self.server, self.multicast, shared.clone())?
+            .offering(self.offers, self.shares)
+            .banning(config.banned.clone())
+            .denying(denied)
+            .authenticating(self.keys)
+            .mirrored_by(config.hand_over_to.clone())
+            .with_journal(journal::of_repair(config));
         Ok(service)
     }
 

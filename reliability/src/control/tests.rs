@@ -52,6 +52,7 @@ fn samples() -> Vec<Message<'static>> {
                 }],
                 continues: Lineage::default(),
                 history: None,
+                heartbeats: HeartbeatLimits::default(),
             }],
             repairs: vec![RepairOffer::Verbs {
                 address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7),

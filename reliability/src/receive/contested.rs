@@ -54,8 +54,8 @@ impl ContestedSequences {
     ) {
         let mut contested = contested.peekable();
         if contested.peek().is_some() {
-            self.waiting.retain(|sequence| !range.contains(*sequence));
-            self.requested.retain(|sequence| !range.contains(*sequence));
+            remove(&mut self.waiting, range);
+            remove(&mut self.requested, range);
             self.waiting.extend(contested);
             self.not_before = at;
         }
@@ -116,6 +116,14 @@ impl ContestedSequences {
         self.waiting.clear();
         self.requested.clear();
         self.attempts = 0;
+    }
+}
+
+/// Removes the sequences of `range`, without a look at any other: each of many refusals may name one.
+fn remove(sequences: &mut BTreeSet<Sequence>, range: SequenceRange) {
+    while let Some(first) = sequences.range(range.first..=range.last).next() {
+        let first = *first;
+        sequences.remove(&first);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ChannelOffer, Start};
+use crate::control::{ChannelOffer, HeartbeatLimits, Start};
 use crate::ring::Geometry;
 use crate::types::{Epoch, Lineage, RecordNumber, Sequence};
 use crate::wire::{Header, Kind};
@@ -270,6 +270,7 @@ mod tests {
             directory: Vec::new(),
             continues: Lineage::from(vec![before]),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::control::ChannelOffer;
+use crate::control::{ChannelOffer, HeartbeatLimits};
 use crate::ring::{Geometry, RingError, RingIdentity, RingMemory, RingWriter};
 use crate::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, RecordNumber, Sequence, SequenceRange,
@@ -410,6 +410,7 @@ mod tests {
             directory: vec![],
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         }
     }
 

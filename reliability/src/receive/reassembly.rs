@@ -246,11 +246,14 @@ impl Reassembly {
             .filter(|sequence| self.contest(*sequence))
     }
 
-    /// Returns the sequences of `range` that are contested and not decided, in no order.
+    /// Returns the sequences of `range` that are contested and not decided, ascending. The work is that of
+    /// the range, not of the memory: each of many refusals may name one sequence.
     pub(crate) fn contested(&self, range: SequenceRange) -> impl Iterator<Item = Sequence> {
-        let next = self.stream.next();
-        let waiting = self.window.contested();
-        let waiting = waiting.filter(move |it| *it >= next && range.contains(*it));
+        let first = range.first.max(self.stream.next());
+        let last = range.last.min(self.window_end().previous());
+        let held = SequenceRange::new(first, last).into_iter();
+        let waiting = held.flat_map(SequenceRange::iter);
+        let waiting = waiting.filter(|it| self.window.is_contested(*it));
         self.stream.remembered().contested(range).chain(waiting)
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{
-    ChannelOffer, CursorStep, Grant, MirrorRefusal, Progress, Refused, RemoteAccess, Report, Start,
-    Status,
+    ChannelOffer, CursorStep, Grant, HeartbeatLimits, MirrorRefusal, Progress, Refused,
+    RemoteAccess, Report, Start, Status,
 };
 use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Position, StreamState, Via};
 use crate::planted::{Bug, planted};
@@ -35,7 +35,6 @@ use crate::wire::authentication::Authentication;
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind};
 
 /// The longest interval between heartbeats that is believed, which is the publisher's own bound.
-const INTERVAL_MAX: Nanos = Nanos::from_secs(10);
 
 /// The receiver of one channel. It delivers each sequence once or declares it lost, and believes only
 /// what the repair connection confirmed.
@@ -58,6 +57,7 @@ pub struct Receiver {
     /// verdict on a tag is an input.
     #[serde(with = "crate::wire::authentication::redacted")]
     authentication: Option<Authentication>,
+    heartbeat_limits: HeartbeatLimits,
 }
 
 /// The state of a channel beside its stream, which one receiver leaves to the next. The application
@@ -97,6 +97,7 @@ impl Receiver {
             readable: None,
             inbox: None,
             authentication: None,
+            heartbeat_limits: HeartbeatLimits::default(),
         }
     }
 
@@ -296,9 +297,9 @@ impl Receiver {
             return self.counters().malformed_dropped.increment();
         };
         self.counters().heartbeats.increment();
-        let interval = Nanos::from_us(heartbeat.next_interval_us.into());
-        // Bounded, because it comes in a datagram.
-        self.liveness.announced(interval.min(INTERVAL_MAX));
+        // Anybody can send a heartbeat, so its times count within those of WELCOME.
+        let heartbeat = self.heartbeat_limits.limit(heartbeat);
+        (self.liveness).announced(Nanos::from_us(heartbeat.next_interval_us.into()));
         self.stream
             .handle_heartbeat(now, datagram.header(), &heartbeat);
     }
@@ -451,6 +452,7 @@ impl Receiver {
         }
         // Only now: the keys of a publisher that was replaced must not displace those in use.
         self.authentication.clone_from(&offer.authentication);
+        self.heartbeat_limits = offer.heartbeats.min(HeartbeatLimits::default());
         self.liveness.heard_welcome(now);
         self.stream.link_is_up(now, offer);
         let welcomed = if epoch == Epoch::NONE {

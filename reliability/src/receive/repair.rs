@@ -386,8 +386,13 @@ impl Repair {
         self.settings.burst_max
     }
 
-    /// Takes over the publisher's advice on the hold-off before a first request.
+    /// Takes over the publisher's advice on the hold-off before a first request. It never takes more than a
+    /// quarter of a deadline, so that most of that remains for the repair.
     pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, subscribers: u32) {
+        let hold_off = match self.settings.delivery {
+            Delivery::OrderedWithin(deadline) => hold_off.min(Nanos(deadline.0 / 4)),
+            _ => hold_off,
+        };
         self.nack.advise_hold_off(hold_off, subscribers);
     }
 

@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::control::{
-    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, History, Instrument, RefusalReason, Refused, Status,
+    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, HeartbeatLimits, History, Instrument, RefusalReason,
+    Refused, Status,
 };
 use crate::planted::{Bug, planted};
+use crate::publish::HeartbeatConfig;
 use crate::ring::RingReader;
 use crate::serve::coalesce::RepairLog;
 use crate::serve::config::RepairConfig;
@@ -29,6 +31,8 @@ pub struct ChannelInfo {
     pub fan_outs: Vec<FanOutOffer>,
     /// The instruments known so far.
     pub directory: Vec<Instrument>,
+    /// The intervals of its heartbeats.
+    pub heartbeat: HeartbeatConfig,
 }
 
 /// The state of a ring at one moment.
@@ -53,6 +57,7 @@ pub(crate) struct Channel {
     pub(crate) ring: RingReader,
     pub(crate) counters: Arc<RepairCounters>,
     pub(crate) log: RepairLog,
+    heartbeats: HeartbeatLimits,
     pub(crate) subscribers: u32,
     pending: u64,
     measured_at: Nanos,
@@ -89,6 +94,10 @@ impl Channel {
         Self {
             id: ring.identity().channel,
             epoch: ring.identity().epoch,
+            heartbeats: HeartbeatLimits {
+                interval_max_us: u32::try_from(info.heartbeat.ambient_us).unwrap_or(u32::MAX),
+                hold_off_max_us: RepairLog::hold_off_max_us(config),
+            },
             info,
             measured: ring.sealed(),
             ring,
@@ -177,6 +186,7 @@ impl Channel {
             continues: self.ring.lineage().clone(),
             history,
             authentication: self.keys.as_ref().map(|(keys, _)| keys.offer(view.newest)),
+            heartbeats: self.heartbeats,
         }
     }
 
@@ -339,6 +349,7 @@ mod tests {
             name: "c".into(),
             fan_outs: vec![],
             directory: vec![],
+            heartbeat: HeartbeatConfig::default(),
         };
         let config = RepairConfig::default();
         let channel = Channel::new(&config, info, ring.reader(), Arc::default(), Nanos(1_000));
@@ -384,6 +395,16 @@ mod tests {
         publish(&mut ring, 16, 328);
         channel.measure(at(400));
         assert_eq!(channel.live_bytes_per_s, Some(45_000 + 210 * 400 / 4));
+    }
+
+    #[test]
+    fn offer_limits_the_times_of_heartbeats() {
+        let (_ring, channel) = channel(64);
+        let config = HeartbeatConfig::default();
+        let limits = channel.offer().heartbeats;
+        assert_eq!(u64::from(limits.interval_max_us), config.ambient_us);
+        let crowded = RepairConfig::default().hold_off_us(u32::MAX) << 4;
+        assert_eq!(limits.hold_off_max_us, crowded, "doubled four times");
     }
 
     #[test]

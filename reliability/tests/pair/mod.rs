@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use tickcast_journal::{JournalWriter, Journaled};
-use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Start, Welcome};
+use tickcast_reliability::control::{
+    ChannelName, ChannelOffer, HeartbeatLimits, Message, Start, Welcome,
+};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
 use tickcast_reliability::receive::ReceiverConfig;
@@ -85,6 +87,7 @@ pub(crate) fn subscriber(
         directory: vec![],
         continues: Lineage::default(),
         history: None,
+        heartbeats: HeartbeatLimits::default(),
     };
     let welcome = Message::Welcome(Welcome {
         wire_version: 1,

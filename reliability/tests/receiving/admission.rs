@@ -197,6 +197,44 @@ fn gap_recovery_is_not_reported_if_last_settled_by_loss() {
     assert_eq!(alone.events, [recovered]);
 }
 
+/// Hears a heartbeat with the longest hold-off, misses one datagram of each of many gaps, and returns the
+/// longest wait before a first request, in microseconds.
+fn longest_hold_off(mut publisher: Publisher, mut alone: Alone) -> u64 {
+    alone.hear(A, &publisher.publish(1));
+    let mut longest = Nanos::ZERO;
+    for _ in 0..200 {
+        alone.hear(A, &publisher.heartbeat_with(u32::MAX, u32::MAX));
+        let missed = publisher.publish(1);
+        alone.hear(A, &publisher.publish(1));
+        longest = longest.max(alone.due());
+        alone.answer(&missed);
+    }
+    longest.0 / 1_000
+}
+
+#[test]
+fn forged_hold_off_is_limited_by_welcome() {
+    let mut publisher = Publisher::new(5, 1);
+    publisher.heartbeats.hold_off_max_us = 400;
+    let alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    assert!((390..=400).contains(&longest_hold_off(publisher, alone)));
+    // A WELCOME may promise less than anybody, but not more.
+    let mut publisher = Publisher::new(5, 1);
+    publisher.heartbeats.hold_off_max_us = u32::MAX;
+    let alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    assert!((9_900..=10_000).contains(&longest_hold_off(publisher, alone)));
+}
+
+#[test]
+fn hold_off_takes_at_most_a_quarter_of_a_deadline() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(4)),
+        ..quiet()
+    };
+    let (publisher, alone) = live(config);
+    assert!((990..=1_000).contains(&longest_hold_off(publisher, alone)));
+}
+
 #[test]
 fn large_group_nacks_wait_the_advised_hold_off() {
     let mut waits = Vec::new();

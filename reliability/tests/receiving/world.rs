@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{
-    CURSOR_LEN, CURSOR_WORDS, ChannelName, ChannelOffer, CursorState, FanOutOffer, Grant, History,
-    Message, Mirroring, Purpose, REPORT_OFFSET, RefusalReason, Refused, RemoteAccess, RepairOffer,
-    Start, Status, Welcome,
+    CURSOR_LEN, CURSOR_WORDS, ChannelName, ChannelOffer, CursorState, FanOutOffer, Grant,
+    HeartbeatLimits, History, Message, Mirroring, Purpose, REPORT_OFFSET, RefusalReason, Refused,
+    RemoteAccess, RepairOffer, Start, Status, Welcome,
 };
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Loss, LossCause, Via};
 use tickcast_reliability::receive::{
@@ -58,6 +58,8 @@ pub(crate) struct Publisher {
     pub(crate) lineage: Lineage,
     /// Its keys, if it authenticates the channel.
     pub(crate) keys: Option<ChannelKeys>,
+    /// The longest times that its WELCOME allows heartbeats.
+    pub(crate) heartbeats: HeartbeatLimits,
 }
 
 /// Returns an impostor's datagram with the numbers of this one and another content.
@@ -84,6 +86,7 @@ impl Publisher {
             beat_at: 1,
             lineage: Lineage::default(),
             keys: None,
+            heartbeats: HeartbeatLimits::default(),
         }
     }
 
@@ -303,6 +306,7 @@ impl Publisher {
                     oldest,
                     oldest_record,
                 }),
+                heartbeats: self.heartbeats,
             }],
         }
     }

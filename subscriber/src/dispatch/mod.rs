@@ -544,6 +544,7 @@ mod tests {
     use super::*;
     use crate::observe::ChannelShared;
     use crate::observe::totals::{Totals, position_at};
+    use tickcast_reliability::control::HeartbeatLimits;
 
     pub(super) fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
         let offer = |channel: u16| ChannelOffer {
@@ -563,6 +564,7 @@ mod tests {
             directory: Vec::new(),
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         };
         Welcome {
             wire_version: 1,

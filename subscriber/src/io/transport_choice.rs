@@ -340,6 +340,7 @@ mod tests {
 
     use super::*;
     use crate::Subscriber;
+    use tickcast_reliability::control::HeartbeatLimits;
 
     const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
     /// A sender in none of the host's networks.
@@ -392,6 +393,7 @@ mod tests {
             directory: Vec::new(),
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         }
     }
 

@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use tickcast_reliability::control::{
-    Announced, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument, Join,
-    JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress, Purpose,
-    RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start, Status,
-    UdpLine, VerbsLine, Welcome,
+    Announced, ChannelName, ChannelOffer, FanOutOffer, Grant, HeartbeatLimits, History, Instrument,
+    Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress,
+    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start,
+    Status, UdpLine, VerbsLine, Welcome,
 };
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
@@ -527,6 +527,7 @@ fn welcome() -> Welcome {
                 oldest: Sequence(101),
                 oldest_record: RecordNumber(401),
             }),
+            heartbeats: HeartbeatLimits::default(),
         }],
         repairs: vec![RepairOffer::Verbs {
             address: "10.0.0.1:7410".parse().expect("an address"),

@@ -10,7 +10,7 @@ use tickcast_reliability::control::{
     Start, UdpLine,
 };
 use tickcast_reliability::delivery::{Deliver, Item, LineId, Position};
-use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
+use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherCore};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, Records, WireRecord};
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingMemory, RingWriter};
@@ -196,6 +196,7 @@ impl Pair {
             name: "all".into(),
             fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
             directory: vec![],
+            heartbeat: HeartbeatConfig::default(),
         };
         let repair = RepairConfig {
             repair_bytes_per_s: 1 << 40,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
 use tickcast_reliability::publish::{
-    PublishError, PublisherConfig, PublisherCore, PublisherEvent, Transmit,
+    HeartbeatConfig, PublishError, PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingWriter};
@@ -149,6 +149,7 @@ impl Publisher {
             name: "conformance".into(),
             fan_outs: offers.collect(),
             directory: Vec::new(),
+            heartbeat: HeartbeatConfig::default(),
         };
         let repaired: Arc<RepairCounters> = Arc::default();
         let service: Arc<RepairServiceCounters> = Arc::default();

@@ -12,6 +12,7 @@ use tickcast_reliability::control::{
     ChannelName, FanOutOffer, Message, RemoteAccess, RepairOffer, Start, UdpLine,
 };
 use tickcast_reliability::delivery::{Item, LineId, LinkDownReason};
+use tickcast_reliability::publish::HeartbeatConfig;
 use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingReader, RingWriter, Seal};
@@ -255,6 +256,7 @@ impl World {
             name: "torn".into(),
             fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
             directory: Vec::new(),
+            heartbeat: HeartbeatConfig::default(),
         };
         let config = RepairConfig {
             repair_bytes_per_s: 1 << 40,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::control::{ChannelOffer, Start, Status};
+use crate::control::{ChannelOffer, HeartbeatLimits, Start, Status};
 use crate::delivery::{Delivery, Item, LineId, Via};
 use crate::receive::path::{Arrival, ArrivalPath};
 use crate::receive::{Receiver, ReceiverConfig};
@@ -49,6 +49,7 @@ impl Bench {
             directory: Vec::new(),
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         };
         let counters = Arc::<ReceiverCounters>::default();
         let ring = (offer.slots, SLOT_LEN as usize);

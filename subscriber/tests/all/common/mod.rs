@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{FanOutOffer, Instrument, UdpLine};
-use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::{
     Action, BidAskPair, HasRType, MboMsg, Mbp1Msg, RecordBatch, RecordHeader, StatusAction,
     StatusMsg, SymbolMappingMsg, TradeMsg, WireRecord,
@@ -229,6 +229,7 @@ fn cores(
         name: name.into(),
         fan_outs: offers.to_vec(),
         directory: directory.to_vec(),
+        heartbeat: HeartbeatConfig::default(),
     };
     let channels = vec![(info, ring.reader(), Arc::default())];
     let config = RepairConfig::default();

@@ -106,6 +106,7 @@ impl PublisherActor {
                 name: format!("sim-{index}"),
                 fan_outs: vec![offer.clone(); plan.fan_outs.into()],
                 directory: Vec::new(),
+                heartbeat: plan.heartbeat,
             };
             (info, feed.reader.clone(), Arc::clone(&feed.repair))
         });

@@ -124,13 +124,6 @@ impl SmallPublisher {
             group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: std::net::Ipv4Addr::LOCALHOST,
         };
-        let info = ChannelInfo {
-            name: "small".into(),
-            fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
-            directory: Vec::new(),
-        };
-        let counters = Arc::<RepairCounters>::default();
-        let channels = vec![(info, ring.reader(), Arc::clone(&counters))];
         let config = PublisherConfig {
             heartbeat: HeartbeatConfig {
                 first_us: HEARTBEAT_US,
@@ -139,6 +132,14 @@ impl SmallPublisher {
             },
             fan_out_margin_slots: 0,
         };
+        let info = ChannelInfo {
+            name: "small".into(),
+            fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
+            directory: Vec::new(),
+            heartbeat: config.heartbeat,
+        };
+        let counters = Arc::<RepairCounters>::default();
+        let channels = vec![(info, ring.reader(), Arc::clone(&counters))];
         let service = Arc::default();
         let repair = RepairConfig::default();
         let secret = [epoch.0 as u8; 32];

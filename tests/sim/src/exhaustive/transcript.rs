@@ -147,7 +147,7 @@ impl Said {
         }
         // The record follows those published, because one that does not follow is dropped in its turn.
         let record = ring.record_at(sequence);
-        let (bytes, _) = forged_datagram(forged.kind, epoch, (sequence, record), BEGIN);
+        let (bytes, _) = forged_datagram(forged.kind, epoch, (sequence, record), BEGIN, 0);
         let id = self.packet(&bytes);
         self.forged.insert(id);
         Some(id)

@@ -15,13 +15,15 @@ use crate::truth::{ContentKey, push_record};
 pub const FORGED_MESSAGES: u64 = 1 << 40;
 
 /// Returns a forged datagram with this sequence and first record, and the number of its records.
-/// The records of every fourth sequence are invalid.
+/// The records of every fourth sequence are invalid. A heartbeat advises this hold-off, and announces as long
+/// an interval.
 #[must_use]
 pub fn forged_datagram(
     kind: Kind,
     epoch: Epoch,
     (sequence, record): (Sequence, u64),
     sent_at: Nanos,
+    hold_off_us: u32,
 ) -> (Vec<u8>, u64) {
     let mut body = Vec::new();
     let count = match kind {
@@ -51,9 +53,9 @@ pub fn forged_datagram(
         }
         Kind::Heartbeat => {
             let beat = Heartbeat {
-                next_interval_us: 100,
-                hold_off_us: 0,
-                subscribers: 1,
+                next_interval_us: hold_off_us.max(100),
+                hold_off_us,
+                subscribers: hold_off_us.max(1),
                 state: PublisherState::Live,
                 config_hash: ConfigHash(1),
             };

@@ -5,8 +5,8 @@ use tickcast_journal::explain::Explanation;
 use tickcast_journal::layout::JOURNAL_LEN_MIN;
 use tickcast_journal::{Journal, JournalOrigin, JournalWriter, Journaled, Note, replay};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Start, Status,
-    UdpLine, Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, HeartbeatLimits, Message, RefusalReason, Refused,
+    Start, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::receive::ReceiverConfig;
@@ -128,6 +128,7 @@ impl JournalStage {
             directory: Vec::new(),
             continues: Lineage::default(),
             history: None,
+            heartbeats: HeartbeatLimits::default(),
         };
         let welcome = Welcome {
             wire_version: 1,

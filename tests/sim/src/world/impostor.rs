@@ -67,7 +67,8 @@ impl World {
             3 => record + (1 << 40),
             _ => record,
         };
-        let (bytes, count) = forged_datagram(kind, epoch, (sequence, number), sent_at);
+        let hold_off_us = [0, u32::MAX][sequence.0 as usize % 2];
+        let (bytes, count) = forged_datagram(kind, epoch, (sequence, number), sent_at, hold_off_us);
         let crc = Datagram::parse(&bytes).map_or(0, |it| it.crc());
         self.impostor.sent.insert((sequence.0, crc));
         self.count("forged");
