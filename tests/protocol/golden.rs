@@ -589,6 +589,17 @@ fn welcome_and_rejected_match_protocol_page() {
     let message = Message::Welcome(authenticated);
     let file = "control-welcome-keys.hex";
     check_control(file, CONNECTION, &message, "WELCOME", with_keys);
+    let mut limited = welcome.clone();
+    limited.channels[0].heartbeats = HeartbeatLimits {
+        interval_max_us: 100_000,
+        hold_off_max_us: 400,
+    };
+    let mut with_limits = body.clone();
+    with_limits["channels"][0]["heartbeats"] =
+        json!({ "interval_max_us": 100_000, "hold_off_max_us": 400 });
+    let message = Message::Welcome(limited);
+    let file = "control-welcome-heartbeats.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", with_limits);
     welcome.repairs = vec![RepairOffer::Verbs {
         read: true,
         mirror: false,

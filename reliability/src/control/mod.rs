@@ -223,7 +223,7 @@ pub struct ChannelOffer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authentication: Option<Authentication>,
     /// The longest times that its heartbeats announce.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "HeartbeatLimits::is_default")]
     pub heartbeats: HeartbeatLimits,
 }
 
@@ -249,6 +249,10 @@ impl Default for HeartbeatLimits {
 }
 
 impl HeartbeatLimits {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Returns the smaller of each limit.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
