@@ -3,7 +3,7 @@
 //! Messages are walked by their length on the wire, never by what a type should measure. The
 //! sequence is followed by [`crate::arbiter`]; requests for repair are not made here.
 
-use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol, is_cut};
+use crate::arbiter::{Blocks, MessageBlocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes before the message blocks: session (10), sequence (8), count (2).
@@ -91,8 +91,7 @@ impl Protocol for MoldUdp64 {
             sent_at: 0,
             note: (),
         };
-        let left = count;
-        Ok((head, MoldBlocks { blocks, left }))
+        Ok((head, MoldBlocks::new(blocks, count)))
     }
 
     fn is_known(&self, message: &[u8]) -> bool {
@@ -100,52 +99,15 @@ impl Protocol for MoldUdp64 {
     }
 }
 
-/// Walks the messages of a packet. An empty one only uses up a sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct MoldBlocks<'a> {
-    blocks: &'a [u8],
-    left: u16,
-}
-
-impl<'a> MoldBlocks<'a> {
-    /// Returns the bytes behind the last message that the header announced; `None` before that.
-    pub(crate) fn rest(&self) -> Option<&'a [u8]> {
-        match (self.left, self.blocks) {
-            (0, rest) | (1, [0, 0, rest @ ..]) => Some(rest),
-            _ => None,
-        }
-    }
-}
-
-impl<'a> Iterator for MoldBlocks<'a> {
-    type Item = &'a [u8];
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if self.left == 0 {
-            return None;
-        }
-        let (len, rest) = self.blocks.split_first_chunk::<2>()?;
-        let (message, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
-        if message.is_empty() && is_cut(self.left, rest) {
-            return None;
-        }
-        self.blocks = rest;
-        self.left -= 1;
-        Some(message)
-    }
-}
+/// The messages of a packet, each after its length in big-endian order.
+pub type MoldBlocks<'a> = MessageBlocks<'a, true>;
 
 impl<'a> Blocks<'a> for MoldBlocks<'a> {
     #[inline(always)]
     fn fault(&self) -> Option<&'static str> {
-        if self.left > 0 {
-            Some("MoldUDP64 packet ends within a message")
-        } else if !self.blocks.is_empty() {
-            Some("MoldUDP64 packet goes on after its last message")
-        } else {
-            None
-        }
+        let fewer = "MoldUDP64 packet ends within a message";
+        let more = "MoldUDP64 packet goes on after its last message";
+        self.fault_named(fewer, more)
     }
 }
 
@@ -309,6 +271,23 @@ mod tests {
         let mut mold = follower(false);
         run(&mut mold, &packet(S, 1, 2, &[b"x", b""]));
         assert_eq!(run(&mut mold, &packet(S, 3, 1, &[b"b"])), ["0:3=b"]);
+    }
+
+    #[test]
+    fn mold_fault_tells_missing_messages_from_a_longer_packet() {
+        let fault = |count, messages: &[&[u8]], behind: &[u8]| {
+            let bytes = [&packet(S, 1, count, messages), behind].concat();
+            let (_, mut blocks) = MoldUdp64::new(|_| true).read(&bytes).unwrap();
+            blocks.by_ref().for_each(drop);
+            blocks.fault()
+        };
+        let fewer = Some("MoldUDP64 packet ends within a message");
+        let more = Some("MoldUDP64 packet goes on after its last message");
+        assert_eq!(fault(2, &[b"a", b""], b""), None);
+        assert_eq!(fault(1, &[b"a"], b"z"), more);
+        assert_eq!(fault(2, &[b"a", b""], b"z"), more, "no length, but bytes");
+        assert_eq!(fault(2, &[b"a"], b""), fewer);
+        assert_eq!(fault(2, &[b"a"], b"\0\x02z"), fewer);
     }
 
     #[test]

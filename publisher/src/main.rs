@@ -43,26 +43,27 @@ fn main() -> ExitCode {
         }
     };
     exit_on_panic();
-    match opened.and_then(|()| run(&cli, set_log)) {
-        Ok(code) => code,
-        Err(error) if error.is_of_config() => {
-            let file = cli.config.clone().unwrap_or_default();
-            tracing::error!("{}: {error}", file.display());
-            ExitCode::from(error.exit_code())
+    let file = cli.config.clone().unwrap_or_default();
+    let ended = opened.and_then(|()| run(&cli, &file, set_log));
+    ended.unwrap_or_else(|error| {
+        match error.is_of_config() {
+            true => tracing::error!("{}: {error}", file.display()),
+            false => tracing::error!("{error}"),
         }
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+        ExitCode::from(error.exit_code())
+    })
 }
 
-fn run(cli: &CommandLine, set_log: Option<SetLog>) -> Result<ExitCode, PublisherError> {
+fn run(
+    cli: &CommandLine,
+    file: &Path,
+    set_log: Option<SetLog>,
+) -> Result<ExitCode, PublisherError> {
     if cli.schema {
         print(&format!("{:#}\n", schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = Config::read(&cli.config.clone().unwrap_or_default())?;
+    let config = Config::read(file)?;
     if let Some(address) = cli.diff {
         let settings = compare_with_running(config, address)?;
         let lines = settings.iter().map(|setting| format!("{setting}\n"));

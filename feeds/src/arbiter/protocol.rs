@@ -36,13 +36,6 @@ pub trait Blocks<'a>: Iterator<Item = &'a [u8]> {
     fn fault(&self) -> Option<&'static str>;
 }
 
-/// Returns whether an empty message, of the last `left`, is missing: bytes stand behind the last one of its
-/// packet, so its length became 0.
-#[cold]
-pub(crate) const fn is_cut(left: u16, rest: &[u8]) -> bool {
-    left == 1 && !rest.is_empty()
-}
-
 /// A venue's packets.
 pub trait Protocol {
     /// Facts of a packet that its messages need besides their own bytes.

@@ -7,7 +7,7 @@
 use tickcast_reliability::types::SourcePosition;
 
 use super::messages::IexMessage;
-use crate::arbiter::{Blocks, PacketHead, PacketKind, Protocol, is_cut};
+use crate::arbiter::{Blocks, MessageBlocks, PacketHead, PacketKind, Protocol};
 use crate::source::Incident;
 
 /// Bytes of the segment header.
@@ -99,18 +99,16 @@ impl<'a> Segment<'a> {
     #[must_use]
     pub const fn messages(&self) -> Messages<'a> {
         Messages {
-            blocks: self.blocks,
-            left: self.count,
+            blocks: MessageBlocks::new(self.blocks, self.count),
             is_whole: self.is_whole,
         }
     }
 }
 
-/// Walks the messages of a segment.
+/// The messages of a segment, each after its length in little-endian order.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
-    blocks: &'a [u8],
-    left: u16,
+    blocks: MessageBlocks<'a, false>,
     is_whole: bool,
 }
 
@@ -119,17 +117,7 @@ impl<'a> Iterator for Messages<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if self.left == 0 {
-            return None;
-        }
-        let (len, rest) = self.blocks.split_first_chunk::<2>()?;
-        let (message, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
-        if message.is_empty() && is_cut(self.left, rest) {
-            return None;
-        }
-        self.blocks = rest;
-        self.left -= 1;
-        Some(message)
+        self.blocks.next()
     }
 }
 
@@ -220,14 +208,11 @@ impl<'a> Blocks<'a> for Messages<'a> {
     #[inline]
     fn fault(&self) -> Option<&'static str> {
         if !self.is_whole {
-            Some("the packet ends before the IEX-TP payload does")
-        } else if self.left > 0 {
-            Some("the IEX-TP payload holds fewer messages than announced")
-        } else if !self.blocks.is_empty() {
-            Some("the IEX-TP payload goes on after its last message")
-        } else {
-            None
+            return Some("the packet ends before the IEX-TP payload does");
         }
+        let fewer = "the IEX-TP payload holds fewer messages than announced";
+        let more = "the IEX-TP payload goes on after its last message";
+        self.blocks.fault_named(fewer, more)
     }
 }
 

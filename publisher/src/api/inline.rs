@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tickcast_reliability::record::{RecordBatch, WireRecord};
@@ -17,7 +16,6 @@ use crate::ingest::queue::SourceItem;
 use crate::publish::PublishStage;
 use crate::publish::direct::InlineChannel;
 use crate::run::commands::Commands;
-use crate::run::preflight::preflight_for_handlers;
 use crate::run::threads::finish;
 use crate::run::yield_to_repair::YieldToRepair;
 use crate::run::{Opened, Served};
@@ -80,11 +78,7 @@ impl InlinePublisher {
     /// # }
     /// ```
     pub fn open(config: Config) -> Result<Self, PublisherError> {
-        let plan = preflight_for_handlers(config)?;
-        for warning in &plan.warnings {
-            tracing::warn!("{warning}");
-        }
-        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
+        let opened = Opened::for_handlers(config)?;
         let (shared, control) = (opened.shared().clone(), opened.control_address());
         let first = opened.inputs_len();
         let (to, served, commands, backlog_hint) = opened.serve()?;

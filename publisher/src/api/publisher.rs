@@ -2,7 +2,6 @@
 //! heartbeats, repair and metrics continue whatever the handlers do.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -16,7 +15,6 @@ use crate::config::Config;
 use crate::error::{ChannelClaimError, PublisherError};
 use crate::ingest::queue::{BATCH_LEN, ingest_queue};
 use crate::plan::routing::CHANNELS_MAX;
-use crate::run::preflight::preflight_for_handlers;
 use crate::run::threads::NewHandler;
 use crate::run::{Opened, Running, own_source};
 use crate::state::Shared;
@@ -92,11 +90,7 @@ impl Publisher {
     /// # }
     /// ```
     pub fn open(config: Config) -> Result<Self, PublisherError> {
-        let plan = preflight_for_handlers(config)?;
-        for warning in &plan.warnings {
-            tracing::warn!("{warning}");
-        }
-        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
+        let opened = Opened::for_handlers(config)?;
         // Room is guaranteed: a channel's next writer comes only after the previous one is gone.
         let (new_handlers, arrived) = bounded(2 * CHANNELS_MAX);
         let config = opened.config().clone();

@@ -4,21 +4,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
+use tickcast_reliability::serve::RepairConfig;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::Config;
 
 /// Stands for a setting that one config lacks.
 const ABSENT: Value = Value::Null;
-/// Settings that a reload applies. Only checks and readers use the last four.
-const RELOADED: [&str; 11] = [
+/// Settings that a reload applies beside the [`RepairConfig::BUDGETS`]. Only checks and readers use the last
+/// four.
+const RELOADED: [&str; 5] = [
     "log",
-    "repair.repair_bytes_per_s",
-    "repair.repair_burst_bytes",
-    "repair.subscriber_bytes_per_s",
-    "repair.subscriber_burst_bytes",
-    "repair.joiner_bytes_per_s",
-    "repair.joiner_burst_bytes",
     "link_bytes_per_s",
     "subscribers",
     "$comment",
@@ -92,8 +88,10 @@ pub(crate) fn compare(running: &Value, file: &Value) -> Vec<Setting> {
             let rest = path.strip_prefix(of);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
+        let is_budget = (path.strip_prefix("repair."))
+            .is_some_and(|name| RepairConfig::BUDGETS.contains(&name));
         setting.is_reloaded =
-            RELOADED.iter().any(|it| is_listed(it)) || is_of_symbols && !hands_over;
+            is_budget || RELOADED.iter().any(|it| is_listed(it)) || is_of_symbols && !hands_over;
     }
     settings
 }

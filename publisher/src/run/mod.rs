@@ -41,6 +41,7 @@ use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
 use crate::run::endpoints::{EndpointAddresses, EndpointThreads, Endpoints};
+use crate::run::preflight::preflight_for_handlers;
 use crate::run::reload::{ReloadHooks, Reloads};
 use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
@@ -71,6 +72,15 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
+    /// Opens all that a config needs for a publisher whose handlers run in this process, and logs warnings.
+    pub(crate) fn for_handlers(config: Config) -> Result<Self, PublisherError> {
+        let plan = preflight_for_handlers(config)?;
+        for warning in &plan.warnings {
+            tracing::warn!("{warning}");
+        }
+        Self::open(plan, Arc::default())
+    }
+
     /// Opens sockets, rings, inputs and the next epoch.
     pub(crate) fn open(plan: Plan, stop: Arc<AtomicBool>) -> Result<Self, PublisherError> {
         let config = plan.config;

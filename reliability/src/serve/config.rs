@@ -99,6 +99,33 @@ impl Default for RepairConfig {
     }
 }
 
+macro_rules! budgets {
+    ($($setting:ident,)+) => {
+        impl RepairConfig {
+            /// Names of the settings that a running publisher can change: the rates and bursts.
+            pub const BUDGETS: &'static [&'static str] = &[$(stringify!($setting)),+];
+
+            /// Returns these settings with the [`BUDGETS`](Self::BUDGETS) of `other`.
+            #[must_use]
+            pub const fn with_budgets_of(self, other: &Self) -> Self {
+                Self {
+                    $($setting: other.$setting,)+
+                    ..self
+                }
+            }
+        }
+    };
+}
+
+budgets!(
+    repair_bytes_per_s,
+    repair_burst_bytes,
+    subscriber_bytes_per_s,
+    subscriber_burst_bytes,
+    joiner_bytes_per_s,
+    joiner_burst_bytes,
+);
+
 /// A conflict between repair settings. The config is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -210,20 +237,6 @@ impl RepairConfig {
             "backlog_close_bytes",
             self.backlog_close_bytes as u64,
         )
-    }
-
-    /// Returns these settings with the six rates and bursts of `other`.
-    #[must_use]
-    pub const fn with_budgets_of(self, other: &Self) -> Self {
-        Self {
-            repair_bytes_per_s: other.repair_bytes_per_s,
-            repair_burst_bytes: other.repair_burst_bytes,
-            subscriber_bytes_per_s: other.subscriber_bytes_per_s,
-            subscriber_burst_bytes: other.subscriber_burst_bytes,
-            joiner_bytes_per_s: other.joiner_bytes_per_s,
-            joiner_burst_bytes: other.joiner_burst_bytes,
-            ..self
-        }
     }
 
     /// Returns these settings with bursts that hold the largest datagram.

@@ -162,7 +162,7 @@ struct Unknown {
 /// A filter's unknown symbol counts as misspelled after this many announced names.
 const NAMES_MANY: usize = 1_000;
 /// Conflation events of a channel are at least this far apart.
-const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
+pub(crate) const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
 impl Dispatcher {
     /// Creates a dispatcher of channels with these filters, cells and alarms.

@@ -9,7 +9,7 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use super::ring::{Cursor, Entry};
 use crate::dispatch::conflate::{ANY_EPOCH, LatestReader};
-use crate::dispatch::lag_event;
+use crate::dispatch::{CONFLATION_REPORT_INTERVAL, lag_event};
 use crate::observe::polled::Polled;
 use crate::observe::totals::position_at;
 use crate::observe::{ChannelShared, Monitor};
@@ -114,7 +114,6 @@ struct Channel {
 
 /// The maximum number of entries per poll. An entry holds at most one datagram.
 const ENTRIES_MAX: usize = 256;
-const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
 impl Reader {
     pub(crate) fn new(

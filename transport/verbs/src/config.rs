@@ -136,14 +136,7 @@ impl VerbsFanOutConfig {
     /// - [`VerbsError::Range`] if a value is out of range
     /// - [`VerbsError::NotMulticast`] if a group is not a multicast address
     pub fn check(&self) -> Result<(), VerbsError> {
-        check_range(
-            "the number of lines",
-            self.lines.len() as u64,
-            1,
-            LineId::MAX as u64,
-        )?;
-        // Q_Keys from 0x80000000 on are reserved for privileged users.
-        check_range("q_key", self.q_key.into(), 1, 0x7fff_ffff)?;
+        check_groups(self.lines.iter().map(|line| line.group), self.q_key)?;
         let level = self.service_level.unwrap_or(0);
         check_range("service_level", level.into(), 0, 15)?;
         check_range("inline_bytes", self.inline_bytes.into(), 0, 4_096)?;
@@ -156,10 +149,7 @@ impl VerbsFanOutConfig {
             check_range("pace.burst_bytes", pace.burst_bytes, least, u64::MAX)?;
             check_range("pace.rate_bytes_per_s", pace.rate_bytes_per_s, 1, u64::MAX)?;
         }
-        let foreign = self.lines.iter().find(|line| !line.group.is_multicast());
-        foreign.map_or(Ok(()), |line| {
-            Err(VerbsError::NotMulticast { group: line.group })
-        })
+        Ok(())
     }
 }
 
@@ -228,21 +218,24 @@ impl VerbsReceiverConfig {
     /// - [`VerbsError::Range`] if a value is out of range
     /// - [`VerbsError::NotMulticast`] if a group is not a multicast address
     pub fn check(&self) -> Result<(), VerbsError> {
-        check_range(
-            "the number of lines",
-            self.lines.len() as u64,
-            1,
-            LineId::MAX as u64,
-        )?;
-        // Q_Keys from 0x80000000 on are reserved for privileged users.
-        check_range("q_key", self.q_key.into(), 1, 0x7fff_ffff)?;
+        check_groups(self.lines.iter().map(|line| line.group), self.q_key)?;
         check_range("depth", self.depth.into(), DEPTH_MIN, 32_768)?;
-        check_range("batch", self.batch as u64, 1, 4_096)?;
-        let foreign = self.lines.iter().find(|line| !line.group.is_multicast());
-        if let Some(line) = foreign {
-            return Err(VerbsError::NotMulticast { group: line.group });
-        }
-        Ok(())
+        check_range("batch", self.batch as u64, 1, 4_096)
+    }
+}
+
+/// Checks the groups of the lines, and the key of their datagrams.
+fn check_groups(
+    mut groups: impl ExactSizeIterator<Item = Ipv4Addr>,
+    q_key: u32,
+) -> Result<(), VerbsError> {
+    let lines = groups.len() as u64;
+    check_range("the number of lines", lines, 1, LineId::MAX as u64)?;
+    // Q_Keys from 0x80000000 on are reserved for privileged users.
+    check_range("q_key", q_key.into(), 1, 0x7fff_ffff)?;
+    match groups.find(|group| !group.is_multicast()) {
+        Some(group) => Err(VerbsError::NotMulticast { group }),
+        None => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::{Counted, Recorded, data_dir};
 use proptest::{collection::vec, prelude::*};
 use tickcast_feeds::{
-    arbiter::{Holding, Lines},
+    arbiter::{Blocks, Holding, Lines},
     capture::Capture,
     iex::{
         IexDecoder,
@@ -625,6 +625,31 @@ fn false_count_or_length_is_malformed() {
         }
         assert!(recorded.incidents.iter().any(is_malformed), "{case}");
     }
+}
+
+#[test]
+fn iex_fault_tells_missing_messages_from_a_longer_payload() {
+    let fault = |messages: &[&[u8]], count: u16, cut: usize| {
+        let mut bytes = Seg::of(messages.iter().map(|it| it.to_vec()).collect()).bytes();
+        bytes[14..16].copy_from_slice(&count.to_le_bytes());
+        bytes.truncate(bytes.len() - cut);
+        let mut messages = Segment::read(&bytes).unwrap().messages();
+        messages.by_ref().for_each(drop);
+        messages.fault()
+    };
+    let fewer = Some("the IEX-TP payload holds fewer messages than announced");
+    let more = Some("the IEX-TP payload goes on after its last message");
+    assert_eq!(fault(&[b"a", b""], 2, 0), None);
+    assert_eq!(fault(&[b"a"], 2, 0), fewer);
+    assert_eq!(fault(&[b"a", b"b"], 1, 0), more);
+    assert_eq!(
+        fault(&[b"a", b"", b"b"], 2, 0),
+        more,
+        "no length, but bytes"
+    );
+    let cut = Some("the packet ends before the IEX-TP payload does");
+    assert_eq!(fault(&[b"a", b"b"], 2, 1), cut);
+    assert_eq!(fault(&[b"a", b"b"], 1, 1), cut);
 }
 
 #[test]

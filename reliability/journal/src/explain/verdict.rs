@@ -264,24 +264,12 @@ impl Judge<'_> {
             *epoch == of.epoch && loss.sequences.contains(sequences.first)
         });
         Finding {
-            journal: self.journal,
             gap,
-            channel: self.id,
-            epoch: of.epoch,
-            sequences,
-            found_at: of.found_at,
             heard_before: of.heard_before,
             origin,
             fate,
-            settled_at: of.found_at,
-            asked: 0,
-            asked_more: false,
-            stalled_for: None,
-            late: None,
-            buffer_drops: 0,
-            source: None,
             records: lost.and_then(|(_, _, loss)| loss.records),
-            refused: None,
+            ..unrepairable(self.journal, self.id, of.epoch, of.found_at, sequences)
         }
     }
 

@@ -51,7 +51,7 @@ pub struct Device {
     /// Ends before the context is closed.
     watch: Arc<Watch>,
     /// Keeps the context open. Declared last, so it is dropped last.
-    _anchor: CmId,
+    _id: CmId,
 }
 
 // SAFETY: verbs may be called from any thread; nothing in here changes after it was made.
@@ -67,15 +67,15 @@ impl Device {
     /// # Errors
     /// [`VerbsError`] if the host has no RDMA, no device has this address, or permission is denied.
     pub fn open(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
-        let anchor = CmId::new(PortSpace::Tcp)?;
-        anchor.bind(address, 0)?;
-        let Some(context) = anchor.context() else {
+        let id = CmId::new(PortSpace::Tcp)?;
+        id.bind(address, 0)?;
+        let Some(context) = id.context() else {
             return Err(VerbsError::NoDevice {
                 address,
                 source: io::Error::from_raw_os_error(libc::ENODEV),
             });
         };
-        let port = anchor.port();
+        let port = id.port();
         // SAFETY: the id is bound, so its context is open, and stays so with the id. Exercised by
         // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         let (name, attributes, limits) = unsafe {
@@ -94,7 +94,7 @@ impl Device {
             }
             (name, attributes, limits)
         };
-        // SAFETY: the anchor keeps the context open, and is dropped after the watch.
+        // SAFETY: the id keeps the context open, and is dropped after the watch.
         // Exercised by `verbs::datagrams::removed_interface_address_restarts_its_line`.
         let watch = unsafe { Watch::of(context.as_ptr()) }?;
         // SAFETY: as above.
@@ -103,7 +103,7 @@ impl Device {
         let device = Arc::new(Self {
             name,
             address,
-            gid: anchor.gid(),
+            gid: id.gid(),
             port,
             mtu: mtu_bytes(attributes.active_mtu),
             is_ethernet: attributes.link_layer == sys::LINK_LAYER_ETHERNET,
@@ -117,7 +117,7 @@ impl Device {
             context,
             counters: Arc::new(PortCounters::default()),
             watch,
-            _anchor: anchor,
+            _id: id,
         });
         let (name, at) = (device.name.clone(), context.as_ptr().expose_provenance());
         device.watch.count(&device.counters, move |counters| {
@@ -208,7 +208,7 @@ impl Device {
     }
 
     fn port_attributes(&self) -> Result<sys::ibv_port_attr, i32> {
-        // SAFETY: the anchor keeps the context open. Exercised by
+        // SAFETY: the id keeps the context open. Exercised by
         // `verbs::datagrams::rdma_device_reports_its_port_attributes`.
         unsafe { sys::query_port(self.context.as_ptr(), self.port) }
     }
@@ -245,7 +245,7 @@ impl Device {
     /// Returns the completion vector of the next queue. Queues take the device's vectors in turn, so that
     /// one core does not serve the interrupts of all.
     pub(crate) fn next_vector(&self) -> i32 {
-        // SAFETY: the anchor keeps the context open. Exercised by
+        // SAFETY: the id keeps the context open. Exercised by
         // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         let vectors = unsafe { self.context.as_ref() }.num_comp_vectors;
         nth_vector(self.vector.fetch_add(1, Ordering::Relaxed), vectors)
@@ -305,7 +305,7 @@ impl Device {
     /// Returns one of the port's identifiers, if the index is valid.
     pub(crate) fn gid_at(&self, index: u8) -> Option<Ipv6Addr> {
         let mut gid = sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: the anchor keeps the context open; all bytes are values. Exercised by
+        // SAFETY: the id keeps the context open; all bytes are values. Exercised by
         // `verbs::datagrams::removed_interface_address_restarts_its_line`.
         unsafe {
             let result = sys::ibv_query_gid(self.context(), self.port, index.into(), &raw mut gid);

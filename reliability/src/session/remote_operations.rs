@@ -1,5 +1,5 @@
-//! The READ connection in the core: its offer, the requests for the driver, and the bytes that they
-//! bring (docs/PROTOCOL.md §6.6).
+//! The operations on the publisher's memory: the offer of their connection, the requests for the driver, and
+//! the bytes that they bring (docs/PROTOCOL.md §6.6).
 
 use super::{Action, Path, SubscriberCore};
 use crate::control::RepairOffer;

@@ -1,5 +1,5 @@
-//! The requests of the receivers become frames and READs on the connection whose turn it is
-//! (docs/PROTOCOL.md §5.4).
+//! The requester: it turns the due requests of the receivers into frames and READs on the connection whose
+//! turn it is (docs/PROTOCOL.md §5.4).
 
 use super::{Action, Path, SubscriberCore};
 use crate::control::{Message, NACK_RANGES_MAX, NackClass, write_nack};
