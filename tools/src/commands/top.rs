@@ -24,6 +24,7 @@ use self::status::{Losses, Status};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::output::Output;
+use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::signals::Stop;
 
 /// The publishers, and how to show them.
@@ -185,7 +186,7 @@ fn once(args: &Args, began: Instant) -> Result<Exit, ToolError> {
     let mut output = Output::stdout();
     let mut shown = json!(rows);
     shown["latency"] = json!(latencies(args));
-    output.line(shown)?;
+    output.json(shown)?;
     output.flush()?;
     if model.any_answers() {
         return Ok(Exit::Whole);
@@ -196,7 +197,7 @@ fn once(args: &Args, began: Instant) -> Result<Exit, ToolError> {
 fn unanswered(rows: &Rows) -> String {
     let each = rows.publishers.iter().map(|it| {
         let problem = it.problem.as_deref().unwrap_or_default();
-        format!("{}: {problem}", it.target)
+        format!("{}: {}", it.target, Plain(problem))
     });
     format!(
         "no publisher answers: {}",
