@@ -1,13 +1,15 @@
-//! Endpoints and files that are hostile: no text of theirs controls a terminal or forges a line.
+//! Endpoints and files that are hostile: no text of theirs controls a terminal or forges a line, and none of
+//! them takes unbounded memory.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::path::Path;
 use std::process::Output;
 use std::thread;
 
 use serde_json::{Value, json};
 
-use super::common::{run, text};
+use super::common::{run, text, tickcast};
 
 /// Moves the cursor, begins a line, and reverses the direction of text.
 const HOSTILE: &str = "a\nforged: line\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}b";
@@ -108,5 +110,27 @@ fn file_names_control_no_terminal() {
         let output = run(args);
         let obeyed = |c: char| c != '\n' && c.is_control();
         assert!(!text(&output.stderr).contains(obeyed), "{output:?}");
+    }
+}
+
+#[test]
+fn pipe_or_device_in_place_of_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for path in [&*pipe, Path::new("/dev/zero")] {
+        let path = path.to_str().unwrap();
+        for args in [
+            &["report", path, "--out", "/dev/null"][..],
+            &["top", "127.0.0.1:9", "--once", "--json", "--hlog", path],
+            &["explain", path],
+            &["loss", "--journals", path],
+        ] {
+            let output = tickcast(args).output().unwrap();
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains("not a regular file"), "{said}");
+        }
     }
 }
