@@ -9,6 +9,7 @@ use clap::Parser;
 use signal_hook::consts::SIGXFSZ;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
+use tickcast_log::PlainLines;
 use tickcast_reliability::control::RejectCode;
 use tickcast_transport::faults::FaultConfigError;
 use tickcast_transport::host::files::FileError;
@@ -59,7 +60,7 @@ pub fn run_program<Line: Parser>(
         Ok(exit) => exit.into(),
         Err(ToolError::NobodyReads) => Exit::Whole.into(),
         Err(error) => {
-            eprintln!("{name}: {error}");
+            eprintln!("{name}: {}", PlainLines(&error));
             error.exit().into()
         }
     }

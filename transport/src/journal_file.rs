@@ -6,11 +6,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tickcast_journal::{Area, Journal, JournalReadError, generation_offsets};
+use tickcast_journal::{
+    Area, FILE_HEAD_LEN, Journal, JournalReadError, generation_offsets, segments_len,
+};
 use tickcast_reliability::ring::RingMemory;
 
 use tickcast_transport_base::host::files::{Access, DirectoryEntry, FileError, open_input};
 use tickcast_transport_base::host::mapping::{MappingError, SharedMapping};
+use tickcast_transport_base::host::memory_limit::available_bytes;
 
 /// A journal's file, mapped, and owned by this process alone.
 #[derive(Debug)]
@@ -52,10 +55,11 @@ impl Area for JournalFile {
 }
 
 /// Returns the bytes of a journal's file, also while it is written. Bytes that are overwritten during the
-/// read are left out.
+/// read are left out. Takes at most the memory that this process can still have.
 ///
 /// # Errors
-/// The operating system's error, or an error if the path is a device or a pipe.
+/// The operating system's error, or an error if the path is a device or a pipe, or the journal is larger than
+/// the memory.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_input(path).map_err(|error| match error {
         FileError::Io { source, .. } => source,
@@ -67,9 +71,13 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_changing(&file, || ())
 }
 
-fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8>> {
+fn read_changing(file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
+    file.take(FILE_HEAD_LEN as u64).read_to_end(&mut bytes)?;
+    // Everything beyond the segments is the rest of a page, and a file that is no journal has none.
+    let len = (segments_len(&bytes)).min(file.metadata()?.len());
+    check_memory(len, available_bytes())?;
+    file.take(len).read_to_end(&mut bytes)?;
     meanwhile();
     let offsets: Vec<_> = generation_offsets(&bytes).collect();
     for offset in offsets {
@@ -81,6 +89,20 @@ fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8
         }
     }
     Ok(bytes)
+}
+
+/// Refuses a journal that the memory does not hold, because reading it would make the kernel kill a process.
+fn check_memory(len: u64, available: Option<u64>) -> io::Result<()> {
+    match available {
+        Some(available) if len > available => {
+            let what = format!(
+                "its head announces {len} bytes, and this host has memory for {available} more; free \
+                 memory, or read the journal on another host"
+            );
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether a file is worth keeping: a journal that heard a sender, or unknown contents.
@@ -139,7 +161,7 @@ mod tests {
 
     #[test]
     fn journal_without_memory_is_refused_without_file() {
-        if tickcast_transport_base::host::memory_limit::available_bytes().is_none() {
+        if available_bytes().is_none() {
             println!("SKIPPED: this system tells nothing of its memory");
             return;
         }
@@ -168,6 +190,35 @@ mod tests {
         });
         journal[third as usize..][..8].fill(0);
         assert!(read.unwrap() == journal);
+    }
+
+    /// Returns what is read of a sparse file of 1 TiB with this head.
+    fn read_sparse(name: &str, head: &[u8]) -> io::Result<Vec<u8>> {
+        let path = std::env::temp_dir().join(format!("tickcast-{name}-{}", std::process::id()));
+        std::fs::write(&path, head).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        read_changing(&file, || ())
+    }
+
+    #[test]
+    fn huge_file_without_a_journal_costs_its_head_only() {
+        let bytes = read_sparse("no-journal", b"").unwrap();
+        assert_eq!(bytes.len(), FILE_HEAD_LEN);
+    }
+
+    #[test]
+    fn journal_larger_than_the_memory_is_refused() {
+        if available_bytes().is_none() {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        }
+        let (head, segment_len) = ([1_u32, 8].map(u32::to_le_bytes), 1_u64 << 36);
+        let head = [&b"TCFLIGHT"[..], &head.concat(), &segment_len.to_le_bytes()].concat();
+        let error = read_sparse("huge-journal", &head).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory, "{error}");
+        assert!(check_memory(5, Some(4)).is_err() && check_memory(4, Some(4)).is_ok());
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(crate) mod schema;
 pub(crate) mod settings;
 mod standby;
 
+use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tickcast_reliability::publish::HeartbeatConfig;
 use tickcast_reliability::serve::RepairConfig;
 use tickcast_reliability::types::ChannelId;
+use tickcast_transport::host::files::read_at_most;
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::pin::Core;
@@ -38,6 +41,9 @@ use crate::config::schema::NAME_PATTERN;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
 pub use crate::http::EndpointAddress;
+
+/// Maximum length of a config file.
+const FILE_LEN_MAX: u64 = 16 << 20;
 
 /// A publisher: its channels, its inputs, and how it runs.
 ///
@@ -362,7 +368,7 @@ impl Config {
     /// assert!(error.to_string().contains("/no/such/config.json"));
     /// ```
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        let text = read_text(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
         })?;
@@ -452,6 +458,13 @@ impl Config {
         // parsed.
         serde_json::to_value(self).unwrap_or_default()
     }
+}
+
+/// Reads the text of a config file, which may be a pipe of another program.
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = read_at_most(&File::open(path)?, path, FILE_LEN_MAX)?;
+    let text = String::from_utf8(bytes);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 fn control_default() -> SocketAddr {

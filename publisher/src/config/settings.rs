@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::{Map, Value};
+use tickcast_log::{Escaping, PlainJson};
 use tickcast_reliability::serve::RepairConfig;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -53,14 +54,17 @@ impl fmt::Display for Setting {
             file,
             is_reloaded,
         } = self;
+        // The names and values of another publisher may be anything.
+        Escaping::write(f, format_args!("{path}"))?;
+        let [running, file] = [running, file].map(PlainJson);
         if self.is_same() {
-            return write!(f, "{path}: {running}: same");
+            return write!(f, ": {running}: same");
         }
         let how = match is_reloaded {
             true => "changes on reload",
             false => "needs a restart",
         };
-        write!(f, "{path}: {running} -> {file}: {how}")
+        write!(f, ": {running} -> {file}: {how}")
     }
 }
 
@@ -163,6 +167,16 @@ mod tests {
         mirrored["hand_over_to"] = json!(["b"]);
         let with_standby = &lines(&mirrored)[1];
         assert!(with_standby.ends_with("needs a restart"), "{with_standby}");
+    }
+
+    #[test]
+    fn hostile_setting_of_running_publisher_stays_in_its_line() {
+        let hostile = "a\nb\u{1b}[2J\u{9b}\u{202e}";
+        let running = json!({ hostile: hostile, "b": [{ hostile: 1 }] });
+        for setting in compare(&running, &json!({ "b": [{}] })) {
+            let line = setting.to_string();
+            assert!(!line.contains(tickcast_log::is_control), "{line}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST};
@@ -129,6 +129,10 @@ fn failed(error: hyper::Error) -> io::Error {
 fn not_whole(error: Box<dyn Error + Send + Sync>) -> io::Error {
     match error.downcast::<hyper::Error>() {
         Ok(error) => failed(*error),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let text = format!("the answer has more than {ANSWER_LEN_MAX} bytes");
+            io::Error::new(ErrorKind::InvalidData, text)
+        }
         Err(error) => io::Error::new(ErrorKind::InvalidData, error),
     }
 }
@@ -178,6 +182,44 @@ mod tests {
         }
         assert_eq!(asked().unwrap(), (200, "{}".into()));
         server.join().unwrap();
+    }
+
+    /// Answers one request with `head`, and then with `again` until nobody reads. Returns the error of the
+    /// request.
+    fn endless(head: &str, again: &[u8], wait: Duration) -> io::Error {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().into();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.write_all(head.as_bytes());
+                while stream.write_all(again).is_ok() {}
+            });
+            ask(&address, None, "/", None, wait).unwrap_err()
+        })
+    }
+
+    #[test]
+    fn endless_answer_is_an_error_in_bounded_memory() {
+        let head = "HTTP/1.1 200 OK\r\n";
+        let body = endless(&format!("{head}\r\n"), &[b'x'; 9_999], PATIENCE);
+        assert!(
+            body.to_string().contains("more than 4194304 bytes"),
+            "{body}"
+        );
+        for (head, again) in [
+            (head, &b"a: b\r\n"[..]),
+            (head, b"x"),
+            ("HTTP/1.1 200 ", b"x"),
+        ] {
+            let error = endless(head, &again.repeat(9_999), PATIENCE);
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        }
+        // Each of these is whole, and none is the answer.
+        let wait = Duration::from_millis(20);
+        let more = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(999);
+        let error = endless("", &more, wait);
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     }
 
     #[test]

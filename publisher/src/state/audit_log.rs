@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use tickcast_log::PlainJson;
 use tickcast_transport::host::files::{Access, FileError, OutputTarget, Readers};
 
 /// Per process: there is one audit trail.
@@ -72,9 +73,11 @@ impl AuditFile {
 }
 
 impl Write for AuditFile {
-    /// Never fails: unwritten lines are counted.
+    /// Writes a line of JSON, with the control characters of names as escapes. Never fails: unwritten lines
+    /// are counted.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let appended = self.append(line);
+        let plain = PlainJson(String::from_utf8_lossy(line)).to_string();
+        let appended = self.append(plain.as_bytes());
         let path = self.path.display();
         match appended {
             Ok(()) if self.lost > 0 => {
@@ -121,6 +124,20 @@ mod tests {
 
     fn report(text: &str) {
         TOLD.lock().unwrap().push(text.into());
+    }
+
+    #[test]
+    fn name_with_control_characters_is_escaped_in_audit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let mut file = AuditFile::append_to(path.clone(), Arc::default(), |_| ()).unwrap();
+        let entry = serde_json::json!({ "name": "a\n\u{1b}[2J\u{9b}2J\u{202e}" });
+        file.write_all(format!("{entry}\n").as_bytes()).unwrap();
+        let line = std::fs::read_to_string(&path).unwrap();
+        let line = line.strip_suffix('\n').unwrap();
+        assert!(!line.contains(tickcast_log::is_control), "{line}");
+        let read: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(read, entry);
     }
 
     #[test]

@@ -82,6 +82,15 @@ fn plan(config: &Value) -> Result<Plan, String> {
 }
 
 #[test]
+fn endless_config_file_is_refused_in_bounded_memory() {
+    let error = Config::read("/dev/zero".as_ref()).unwrap_err().to_string();
+    assert!(
+        error.contains("/dev/zero has more than 16777216 bytes"),
+        "{error}"
+    );
+}
+
+#[test]
 fn invalid_config_error_names_path_value_and_remedy() {
     let second = json!({
         "id": 2, "name": "b",

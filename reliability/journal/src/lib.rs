@@ -41,13 +41,14 @@ mod writer;
 pub use self::frames::RequestedRanges;
 pub use self::journaled::Journaled;
 pub use self::layout::{
-    Dropped, Emitted, JournalOrigin, JournalSide, Note, Published, SealedBy, Sending, Served,
-    Unread,
+    Dropped, Emitted, FILE_HEAD_LEN, JournalOrigin, JournalSide, Note, Published, SealedBy,
+    Sending, Served, Unread,
 };
 pub use self::outputs::Outputs;
 pub use self::publisher::JournaledPublisher;
 pub use self::reader::{
     EntryBody, EntryPlace, Journal, JournalEntry, JournalReadError, generation_offsets,
+    segments_len,
 };
 pub use self::replay::{Difference, GapCounts, Replayed, Stopped, replay};
 pub use self::replay_publisher::replay_publisher;

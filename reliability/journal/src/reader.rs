@@ -79,6 +79,15 @@ pub enum JournalReadError {
     },
 }
 
+/// Returns the bytes that all segments of a journal take by its head; 0 if `head` is none of a journal.
+#[must_use]
+pub fn segments_len(head: &[u8]) -> u64 {
+    if head.len() < FILE_HEAD_LEN || head[..8] != RECORD_MAGIC {
+        return 0;
+    }
+    (word(head, 8) >> 32).saturating_mul(word(head, 16))
+}
+
 /// Returns the offsets of the words that hold each segment's generation; none when `bytes` are not a
 /// journal. A segment whose word changes while the journal is copied was overwritten during the copy.
 pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {

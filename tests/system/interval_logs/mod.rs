@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickcast_hlog::{Interval, read_intervals, worst_clock_offset};
+use tickcast_hlog::{Interval, each_interval, read_intervals};
 use tickcast_subscriber::Histogram;
 use tickcast_test_support::{
     Publisher, binary, endless, free_group, number, one_channel, program, simulated, wait_for,
@@ -96,7 +96,8 @@ fn interval_logs_add_up_to_the_delivered_records() {
     let clock = ["clock_offset_ns", "clock_error_ns"].map(|key| number(&run.summary, key));
     assert_eq!(clock, [0, 0], "both sides read the clock of one host");
     let text = std::fs::read(&run.listener).expect("the log is there");
-    let noted = worst_clock_offset(&text).map(|it| it.limit_ns());
+    let noted = each_interval(&*text, |_| ()).expect("a log");
+    let noted = noted.map(|it| it.limit_ns());
     assert_eq!(noted, Some(0), "the log notes the offset");
     let (listened, published) = (sums(&of_listener), sums(&of_publisher));
     let count = |tag: &str| listened.get(tag).map_or(0, Histogram::len);

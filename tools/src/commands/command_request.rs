@@ -9,6 +9,7 @@ use tickcast_transport::control::resolve;
 
 use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::output::Output;
+use tickcast_tools::support::plain::Plain;
 
 /// A request to a command endpoint.
 pub(super) struct CommandRequest<'a> {
@@ -42,6 +43,7 @@ impl CommandRequest<'_> {
             self.wait,
         );
         let (status, answer) = asked.map_err(|error| {
+            let error = Plain(error);
             ToolError::Unreachable(format!(
                 "{address} gave no answer: {error}; give the {of}'s command socket or command port"
             ))
@@ -50,13 +52,13 @@ impl CommandRequest<'_> {
         reported
             .filter(|reported| reported["state"].is_string())
             .ok_or_else(|| {
-                let answer = answer.trim();
+                let answer = Plain(answer.trim());
                 ToolError::Usage(format!("{address} {lacks}: it answered {status} {answer}"))
             })
     }
 }
 
-/// Prints an answer unchanged as `json`, or in words.
+/// Prints the value of an answer unchanged as `json`, or in words, each line of them on one line.
 ///
 /// # Errors
 /// Returns [`ToolError`] if standard output can't be written.
@@ -67,10 +69,10 @@ pub(super) fn print_answer(
 ) -> Result<(), ToolError> {
     let mut output = Output::stdout();
     if json {
-        output.line(reported)?;
+        output.json(reported)?;
     } else {
         for line in in_words(reported) {
-            output.line(line)?;
+            output.line(Plain(line))?;
         }
     }
     output.flush()

@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let mut output = Output::stdout();
     if args.json {
         let text = serde_json::to_string_pretty(&report).unwrap_or_default();
-        output.line(text)?;
+        output.json(text)?;
     } else if args.fix_script {
         output.line(FixScript(&report.checks))?;
     } else {

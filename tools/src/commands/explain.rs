@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
             let report = serde_json::to_value(&report);
             let mut report = report.map_err(|error| ToolError::Usage(error.to_string()))?;
             unknown_to_null(&mut report);
-            output.line(report)?;
+            output.json(report)?;
             continue;
         }
         if nth > 0 {

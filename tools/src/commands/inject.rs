@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         Some(path) => write_json(path, &report)?,
         None => {
             let mut output = Output::stdout();
-            output.line(format_args!("{:#}", serde_json::json!(report)))?;
+            output.json(format_args!("{:#}", serde_json::json!(report)))?;
             output.flush()?;
         }
     }

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     })?;
     let mut output = Output::stdout();
     if args.json {
-        output.line(summary(&inspection))?;
+        output.json(summary(&inspection))?;
     } else {
         print(&inspection, &mut output)?;
     }

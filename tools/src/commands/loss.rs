@@ -45,14 +45,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let (mut is_whole, mut count) = (true, 0);
     for target in &args.publishers {
         let text = page(target, "/losses", args.wait);
-        let text = text.map_err(|why| ToolError::Unreachable(format!("{target}: {why}")))?;
+        let text =
+            text.map_err(|why| ToolError::Unreachable(format!("{target}: {}", Plain(why))))?;
         let losses = Losses::parse(&text);
-        let losses = losses.map_err(|error| ToolError::Problem(format!("{target}: {error}")))?;
+        let losses =
+            losses.map_err(|error| ToolError::Problem(format!("{target}: {}", Plain(error))))?;
         for loss in losses.losses.iter().filter(|it| args.wants(&it.subscriber)) {
             is_whole &= loss.outcome != "lost";
             count += 1;
             if args.json {
-                output.line(json!({ "publisher": target, "loss": loss }))?;
+                output.json(json!({ "publisher": target, "loss": loss }))?;
             } else {
                 output.line(in_words(target, loss))?;
             }
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
             if args.json {
                 let mut loss = json!({ "journal": name, "finding": finding });
                 unknown_to_null(&mut loss);
-                output.line(loss)?;
+                output.json(loss)?;
             } else {
                 output.line(of_journal(journal, finding))?;
             }

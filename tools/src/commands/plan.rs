@@ -132,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     }
     let mut output = Output::stdout();
     if args.json {
-        output.line(summary(&measured, &sizing, &demand, &config))?;
+        output.json(summary(&measured, &sizing, &demand, &config))?;
     } else {
         print(&measured, &sizing, &demand, &mut output)?;
     }

@@ -210,7 +210,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
 fn print(summary: &Summary, json: bool) -> Result<(), ToolError> {
     let mut output = Output::stdout();
     if json {
-        output.line(serde_json::json!(summary))?;
+        output.json(serde_json::json!(summary))?;
         return output.flush();
     }
     output.line(format_args!(

@@ -6,18 +6,14 @@ mod plot;
 pub(crate) mod series;
 mod statistics;
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use tickcast_hlog::{ClockOffset, each_interval, worst_clock_offset};
+use tickcast_hlog::{ClockOffset, each_interval};
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::support::files::{check_writable, write_text};
+use tickcast_tools::support::files::{check_writable, open_regular, write_text};
 
 use series::{Comparison, Log};
-
-/// The longest log: a day of ten channels in intervals of one second has half of it.
-const LOG_LEN_MAX: u64 = 4 << 30;
 
 /// The logs and the page.
 #[derive(Debug, clap::Args)]
@@ -51,31 +47,19 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
 
 /// Returns the contents of a log, and the worst offset of the clocks.
 fn read(path: &Path) -> Result<(Log, Option<ClockOffset>), ToolError> {
-    let bytes = contents(path).map_err(|source| ToolError::Read {
-        path: path.into(),
-        source,
-    })?;
+    let file = BufReader::new(open_regular(path)?);
     let shown = path.display();
-    let mut log = Log::default();
-    let whole = each_interval(&bytes, |interval| log.take(&interval));
-    whole.map_err(|error| ToolError::Usage(format!("{shown}: {error}")))?;
+    let (mut log, mut taken) = (Log::default(), Ok(()));
+    let whole = each_interval(file, |interval| {
+        if taken.is_ok() {
+            taken = log.take(&interval);
+        }
+    });
+    let clock = whole.map_err(|error| ToolError::Usage(format!("{shown}: {error}")))?;
+    taken.map_err(|error| ToolError::Usage(format!("{shown} {error}")))?;
     if log.is_empty() {
         let text = format!("{shown} has no interval; let its program run for one, or end it");
         return Err(ToolError::Usage(text));
     }
-    Ok((log, worst_clock_offset(&bytes)))
-}
-
-/// Reads a file. A device may have no end.
-fn contents(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut bytes = Vec::new();
-    (&mut file).take(LOG_LEN_MAX).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 == LOG_LEN_MAX {
-        true => Err(io::Error::other("it has more than 4 GiB")),
-        false => Ok(bytes),
-    }
+    Ok((log, clock))
 }

@@ -5,8 +5,8 @@ mod model;
 mod screen;
 pub(crate) mod status;
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +23,9 @@ use self::screen::Screen;
 use self::status::{Losses, Status};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
+use tickcast_tools::support::files::open_regular;
 use tickcast_tools::support::output::Output;
+use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::signals::Stop;
 
 /// The publishers, and how to show them.
@@ -62,9 +64,16 @@ type Answer = (usize, Duration, Polled);
 /// Shows the publishers until the user quits, or prints one sample.
 ///
 /// # Errors
-/// Returns [`ToolError`] if no publisher answers `--once`, or the terminal can't be used.
+/// Returns [`ToolError`] if no publisher answers `--once`, a log is no regular file, or the terminal can't be
+/// used.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let began = Instant::now();
+    for path in &args.hlog {
+        // A log may come later; another kind of file never becomes one.
+        if let Err(error @ ToolError::File(_)) = open_regular(path) {
+            return Err(error);
+        }
+    }
     if args.once {
         return once(args, began);
     }
@@ -147,14 +156,19 @@ fn poll_on(
 
 /// Returns the rows of the interval logs that can be read.
 fn latencies(args: &Args) -> Vec<LatencyRow> {
-    let each = args.hlog.iter().filter_map(|path| {
-        let is_short = std::fs::metadata(path).is_ok_and(|it| it.len() <= LOG_LEN_MAX);
-        let bytes = is_short.then(|| std::fs::read(path).ok()).flatten()?;
-        let mut kept = LastIntervals::default();
-        each_interval(&bytes, |interval| kept.take(interval)).ok()?;
-        Some(kept.rows(&path.display().to_string()))
-    });
+    let each = args.hlog.iter().filter_map(|path| rows_of(path));
     each.flatten().collect()
+}
+
+/// Returns the rows of an interval log, if it can be read.
+fn rows_of(path: &Path) -> Option<Vec<LatencyRow>> {
+    let file = open_regular(path).ok()?;
+    let is_short = file.metadata().is_ok_and(|it| it.len() <= LOG_LEN_MAX);
+    let log = BufReader::new(file).take(LOG_LEN_MAX);
+    let mut kept = LastIntervals::default();
+    let read = is_short.then(|| each_interval(log, |interval| kept.take(interval)))?;
+    read.ok()?;
+    Some(kept.rows(&path.display().to_string()))
 }
 
 /// Two polls of each publisher, the time of `every` apart.
@@ -185,7 +199,7 @@ fn once(args: &Args, began: Instant) -> Result<Exit, ToolError> {
     let mut output = Output::stdout();
     let mut shown = json!(rows);
     shown["latency"] = json!(latencies(args));
-    output.line(shown)?;
+    output.json(shown)?;
     output.flush()?;
     if model.any_answers() {
         return Ok(Exit::Whole);
@@ -196,7 +210,7 @@ fn once(args: &Args, began: Instant) -> Result<Exit, ToolError> {
 fn unanswered(rows: &Rows) -> String {
     let each = rows.publishers.iter().map(|it| {
         let problem = it.problem.as_deref().unwrap_or_default();
-        format!("{}: {problem}", it.target)
+        format!("{}: {}", it.target, Plain(problem))
     });
     format!(
         "no publisher answers: {}",

@@ -1,25 +1,38 @@
-//! JSON files: reading with errors that name the place, and atomic writing.
+//! Files: reading within bounds and with errors that name the place, and atomic writing.
 
-use std::fs;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tickcast_transport::host::atomic_file;
-use tickcast_transport::host::files::{FileError, create_directory};
+use tickcast_transport::host::files::{FileError, create_directory, open_input, read_at_most};
 
 use crate::exit::ToolError;
+
+/// Maximum length of a JSON file that is read.
+const JSON_LEN_MAX: u64 = 64 << 20;
+
+/// Opens a regular file to read it. A pipe or device could keep the command waiting, or never end.
+///
+/// # Errors
+/// Returns [`ToolError::Read`] or [`ToolError::File`] if the file can't be opened, or is no regular one.
+pub fn open_regular(path: &Path) -> Result<File, ToolError> {
+    open_input(path).map_err(|error| not_read(path, error))
+}
 
 /// Reads a file that holds one value. Errors name its kind as `what`.
 ///
 /// # Errors
-/// Returns [`ToolError::Read`] if the file can't be read, or [`ToolError::Json`] if it holds no
-/// such value.
+/// Returns [`ToolError::Read`] or [`ToolError::File`] if the file can't be read, or [`ToolError::Json`] if it
+/// holds no such value.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, ToolError> {
-    let text = fs::read(path).map_err(|source| ToolError::Read {
+    // A user may give a pipe, as a shell makes it of a command.
+    let file = File::open(path).map_err(|source| ToolError::Read {
         path: path.into(),
         source,
     })?;
+    let text = read_at_most(&file, path, JSON_LEN_MAX).map_err(|error| not_read(path, error))?;
     serde_json::from_slice(&text).map_err(|source| ToolError::Json {
         path: path.into(),
         what,
@@ -56,6 +69,17 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ToolError> 
 /// Returns [`ToolError::Write`] or [`ToolError::File`] if the file can't be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), ToolError> {
     atomic_file::write_atomic(path, text.as_bytes()).map_err(|error| not_written(path, error))
+}
+
+/// Returns the error for an input file that can't be read.
+fn not_read(path: &Path, error: FileError) -> ToolError {
+    match error {
+        FileError::Io { source, .. } => ToolError::Read {
+            path: path.into(),
+            source,
+        },
+        error => ToolError::File(error),
+    }
 }
 
 /// Returns the error for an output file that can't be written.
@@ -112,5 +136,22 @@ impl Folder {
             Self::Kept(path) => path,
             Self::Temporary(folder) => folder.path(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn endless_json_file_is_refused_in_bounded_memory() {
+        let read = read_json::<serde_json::Value>(Path::new("/dev/zero"), "a fault plan");
+        let error = read.unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+        assert!(
+            error.to_string().contains("/dev/zero has more than"),
+            "{error}"
+        );
     }
 }

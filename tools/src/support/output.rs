@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde_json::Value;
+use tickcast_log::PlainJson;
 
 use crate::exit::ToolError;
 
@@ -21,6 +22,14 @@ impl Output {
     /// Returns [`ToolError::NobodyReads`] if the reader is gone, or the system's error.
     pub fn line(&mut self, line: impl std::fmt::Display) -> Result<(), ToolError> {
         writeln!(self.0, "{line}").map_err(failed)
+    }
+
+    /// Writes JSON, with control characters as its escapes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Output::line`].
+    pub fn json(&mut self, json: impl std::fmt::Display) -> Result<(), ToolError> {
+        self.line(PlainJson(json))
     }
 
     /// Writes the buffered lines.

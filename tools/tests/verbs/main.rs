@@ -5,6 +5,7 @@ mod common;
 mod demo;
 mod doctor;
 mod explain;
+mod hostile;
 mod inject;
 mod inspect;
 mod listen;

@@ -29,8 +29,13 @@ impl ClockOffset {
         self.offset_ns.unsigned_abs().saturating_add(self.error_ns)
     }
 
+    /// Returns the one of two offsets with the larger possible difference.
+    pub(crate) fn worse(self, other: Self) -> Self {
+        std::cmp::max_by_key(other, self, Self::limit_ns)
+    }
+
     /// Returns the offset that a line of a log notes; `None` for every other line.
-    fn parse(line: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
         let inner = line.strip_prefix(BEGIN.as_bytes())?;
         let inner = std::str::from_utf8(inner).ok()?.strip_suffix(END)?;
         let (offset, error) = inner.split_once(MIDDLE)?;
@@ -51,15 +56,6 @@ impl fmt::Display for ClockOffset {
     }
 }
 
-/// Returns the offset with the largest possible difference among those that a log notes, or `None`.
-#[must_use]
-pub fn worst_clock_offset(log: &[u8]) -> Option<ClockOffset> {
-    let lines = log.split(|byte| *byte == b'\n');
-    lines
-        .filter_map(ClockOffset::parse)
-        .max_by_key(ClockOffset::limit_ns)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,13 +67,15 @@ mod tests {
             error_ns,
         };
         let all = [of(5, 5), of(-30, 10), of(i64::MIN, u64::MAX)];
-        let log = |some: &[ClockOffset]| {
-            let lines = some.iter().map(|it| format!("{it}\nTag=a/b,1,1,1,x\n"));
-            lines.collect::<String>() + "#[ClockOffset: <b> ns, error 9999 ns]\n#[ClockOffset: 1"
-        };
-        assert_eq!(worst_clock_offset(log(&all[..2]).as_bytes()), Some(all[1]));
-        assert_eq!(worst_clock_offset(log(&all).as_bytes()), Some(all[2]));
-        assert_eq!(worst_clock_offset(log(&[]).as_bytes()), None);
+        for offset in all {
+            let line = offset.to_string();
+            assert_eq!(ClockOffset::parse(line.as_bytes()), Some(offset));
+        }
+        for line in ["#[ClockOffset: <b> ns, error 9999 ns]", "#[ClockOffset: 1"] {
+            assert_eq!(ClockOffset::parse(line.as_bytes()), None);
+        }
+        assert_eq!(all[0].worse(all[1]), all[1]);
+        assert_eq!(all[2].worse(all[1]), all[2]);
         assert_eq!(all[2].limit_ns(), u64::MAX);
     }
 }

@@ -9,16 +9,18 @@
 //! 1. `logging`: a thread that writes an interval log
 //! 2. `reader`: an interval log as it is read
 //! 3. `log`: an interval log as it is written
-//! 4. `clock`: how far two hosts' clocks differ
-//! 5. `file`: a file of whole lines
+//! 4. `encoded`: the histogram of a line
+//! 5. `clock`: how far two hosts' clocks differ
+//! 6. `file`: a file of whole lines
 
 mod clock;
+mod encoded;
 mod file;
 mod log;
 mod logging;
 mod reader;
 
-pub use clock::{ClockOffset, worst_clock_offset};
+pub use clock::ClockOffset;
 pub use log::{IntervalLog, Series};
 pub use logging::IntervalLogging;
 pub use reader::{Interval, IntervalLogError, each_interval, read_intervals};

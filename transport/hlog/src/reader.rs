@@ -1,14 +1,18 @@
 //! An interval log as it is read.
 
-use std::str::from_utf8;
+use std::io::{self, BufRead, Read};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use thiserror::Error;
+use tickcast_log::Escaping;
+
+use crate::clock::ClockOffset;
+use crate::encoded::{Decoder, HISTOGRAM_LEN_MAX};
+
+/// Bytes of the longest line that is read: the longest histogram in base64, behind its tag and times.
+const LINE_LEN_MAX: u64 = HISTOGRAM_LEN_MAX / 2 * 3;
 
 /// One line of an interval log.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +31,9 @@ pub struct Interval {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IntervalLogError {
+    /// Reading failed.
+    #[error("it can't be read: {0}")]
+    Io(#[from] io::Error),
     /// A line is none of an interval log.
     #[error(
         "line {line} is none of an interval log; give a file that tickcast or another HdrHistogram writer wrote"
@@ -35,8 +42,16 @@ pub enum IntervalLogError {
         /// The line, from 1.
         line: usize,
     },
-    /// The histogram of a line is damaged.
-    #[error("the histogram of {tag:?} at {begin_s:.3} s is damaged ({reason}); remove its line")]
+    /// A line is longer than any of an interval log.
+    #[error(
+        "line {line} has more than {LINE_LEN_MAX} bytes, so it is none of an interval log; remove it"
+    )]
+    LongLine {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// The histogram of a line is damaged, or larger than any that is read.
+    #[error("the histogram of {} at {begin_s:.3} s can't be read: {reason}; remove its line", shown(.tag))]
     Histogram {
         /// The tag of the line.
         tag: String,
@@ -47,67 +62,85 @@ pub enum IntervalLogError {
     },
 }
 
-/// Returns all intervals of a log, as [`each_interval`] passes them. Each takes up to some 100 kB.
+/// Returns a tag in quotes, short and without control characters.
+fn shown(tag: &str) -> String {
+    let mut text = String::new();
+    // A string takes everything.
+    let _ = Escaping::write(&mut text, format_args!("{tag:?}"));
+    text
+}
+
+/// Returns all intervals of a log, as [`each_interval`] passes them. Each takes some 100 kB, and 9 MB at
+/// most.
 ///
 /// # Errors
 /// [`IntervalLogError`] names the first line that can't be read.
-pub fn read_intervals(bytes: &[u8]) -> Result<Vec<Interval>, IntervalLogError> {
+pub fn read_intervals(log: &[u8]) -> Result<Vec<Interval>, IntervalLogError> {
     let mut all = Vec::new();
-    each_interval(bytes, |interval| all.push(interval))?;
+    each_interval(log, |interval| all.push(interval))?;
     Ok(all)
 }
 
-/// Passes the intervals of a log, in its order. Times with a base time become times since 1970. An
-/// incomplete last line is left out.
+/// Passes the intervals of a log, in its order, and holds one at a time. Times with a base time become times
+/// since 1970. An incomplete last line is left out. Returns the worst offset of the clocks that it notes.
 ///
 /// # Errors
 /// [`IntervalLogError`] names the first line that can't be read.
-pub fn each_interval(bytes: &[u8], mut each: impl FnMut(Interval)) -> Result<(), IntervalLogError> {
-    let whole = bytes.iter().rposition(|byte| *byte == b'\n');
-    let bytes = &bytes[..whole.map_or(0, |at| at + 1)];
-    let (mut base, mut counted) = (Duration::ZERO, 0_u64);
-    let mut deserializer = Deserializer::new();
-    for entry in IntervalLogIterator::new(bytes) {
-        let entry = entry.map_err(|error| {
-            let hdrhistogram::serialization::interval_log::LogIteratorError::ParseError { offset } =
-                error;
-            let before = from_utf8(&bytes[..offset.min(bytes.len())]).unwrap_or_default();
-            IntervalLogError::Line {
-                line: before.matches('\n').count() + 1,
+pub fn each_interval(
+    mut log: impl BufRead,
+    mut each: impl FnMut(Interval),
+) -> Result<Option<ClockOffset>, IntervalLogError> {
+    let (mut base, mut counted, mut worst) = (Duration::ZERO, 0_u64, None);
+    let (mut decoder, mut bytes) = (Decoder::default(), Vec::new());
+    for line in 1.. {
+        bytes.clear();
+        let mut limited = log.by_ref().take(LINE_LEN_MAX);
+        limited.read_until(b'\n', &mut bytes)?;
+        let Some(text) = bytes.strip_suffix(b"\n") else {
+            if bytes.len() as u64 == LINE_LEN_MAX {
+                return Err(IntervalLogError::LongLine { line });
             }
-        })?;
-        let line = match entry {
+            break;
+        };
+        if let Some(noted) = ClockOffset::parse(text) {
+            worst = Some(worst.map_or(noted, |worst| noted.worse(worst)));
+        }
+        // One line at a time, because the parser looks for the end of a field in all that it is given.
+        let entry = match IntervalLogIterator::new(&bytes).next() {
+            Some(entry) => entry.map_err(|_| IntervalLogError::Line { line })?,
+            None => continue,
+        };
+        let interval = match entry {
             LogEntry::StartTime(_) => continue,
             LogEntry::BaseTime(time) => {
                 base = time;
                 continue;
             }
-            LogEntry::Interval(line) => line,
+            LogEntry::Interval(interval) => interval,
         };
-        let tag = line.tag().map_or("", |tag| tag.as_str()).to_owned();
-        let begin = base.saturating_add(line.start_timestamp());
+        let tag = interval.tag().map_or("", |tag| tag.as_str()).to_owned();
+        let begin = base.saturating_add(interval.start_timestamp());
         let damaged = |reason: String| IntervalLogError::Histogram {
             tag: tag.clone(),
             begin_s: begin.as_secs_f64(),
             reason,
         };
-        let coded = STANDARD.decode(line.encoded_histogram());
-        let coded = coded.map_err(|error| damaged(error.to_string()))?;
-        let samples = deserializer.deserialize(&mut coded.as_slice());
+        let samples = decoder.decode(interval.encoded_histogram());
         let samples = samples.map_err(|error| damaged(error.to_string()))?;
         // Sums of counts must not overflow. The decoder's own sum stays at its maximum then.
         let sum = counted.checked_add(samples.len());
         counted = sum
             .filter(|sum| *sum < u64::MAX)
             .ok_or_else(|| damaged("its counts are too large".into()))?;
+        let length = interval.duration();
         each(Interval {
             tag,
             begin,
-            length: line.duration(),
+            length,
             samples,
         });
     }
-    Ok(())
+    Ok(worst)
 }
 
 #[cfg(test)]
@@ -116,11 +149,12 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::Path;
 
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
     use tickcast_reliability::types::{Counter, Nanos};
 
     use super::*;
-    use crate::clock::{ClockOffset, worst_clock_offset};
     use crate::log::{IntervalLog, Series};
 
     const BEGAN: Nanos = Nanos(1_700_000_000_250_000_000);
@@ -295,8 +329,9 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         let noted = text.matches("#[ClockOffset: -7 ns, error 9 ns]\nTag=all/repair");
         assert_eq!(noted.count(), 1, "silence has no note: {text}");
-        assert_eq!(worst_clock_offset(text.as_bytes()), Some(offset));
-        assert_eq!(read(&path).len(), 1);
+        let mut intervals = 0;
+        let worst = each_interval(text.as_bytes(), |_| intervals += 1).unwrap();
+        assert_eq!((worst, intervals), (Some(offset), 1));
     }
 
     #[test]
@@ -321,5 +356,33 @@ mod tests {
         assert!(error.to_string().contains("too large"), "{error}");
         assert_eq!(read_intervals(b"#x\nTag=a/b,1.0").unwrap(), []);
         assert_eq!(read_intervals(b"").unwrap(), []);
+    }
+
+    #[test]
+    fn endless_line_is_refused_in_bounded_memory() {
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        let error = each_interval((&b"#x\n"[..]).chain(endless), |_| ()).unwrap_err();
+        let is_second = matches!(error, IntervalLogError::LongLine { line: 2 });
+        assert!(is_second, "{error}");
+    }
+
+    /// A field that reached beyond its line would also make each of many lines cost a look at all later ones.
+    #[test]
+    fn field_of_a_line_ends_with_its_line() {
+        let log = b"Tag=a\nb,1.0,1.0,1.0,AAAA\n";
+        let error = read_intervals(log).unwrap_err();
+        assert!(
+            matches!(error, IntervalLogError::Line { line: 1 }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn hostile_tag_stays_in_the_line_of_its_error() {
+        let tag = "a\u{1b}[2J\u{9b}\u{202e}".repeat(10_000);
+        let log = format!("Tag={tag},1.0,1.0,1.0,AAAA\n");
+        let error = read_intervals(log.as_bytes()).unwrap_err().to_string();
+        let is_hostile = error.chars().any(tickcast_log::is_control);
+        assert!(!is_hostile && error.len() < 2_048, "{error}");
     }
 }

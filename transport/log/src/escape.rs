@@ -64,6 +64,49 @@ impl Write for Escaping<'_> {
     }
 }
 
+/// Text of several lines and any length. Control characters but ends of lines are escaped.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainLines<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for PlainLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let escape = |out: &mut dyn Write, c: char| write!(out, "{}", c.escape_default());
+        write!(Replacing { out: f, escape }, "{}", self.0)
+    }
+}
+
+/// JSON text of any length. Control characters become escapes of JSON, so its value is unchanged. Outside of
+/// strings, JSON has none but ends of lines.
+#[derive(Clone, Copy, Debug)]
+pub struct PlainJson<T>(pub T);
+
+impl<T: fmt::Display> fmt::Display for PlainJson<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // All control characters have at most 16 bits.
+        let escape = |out: &mut dyn Write, c: char| write!(out, "\\u{:04x}", u32::from(c));
+        write!(Replacing { out: f, escape }, "{}", self.0)
+    }
+}
+
+/// Writes text, and replaces each control character but ends of lines.
+struct Replacing<'a, Escape> {
+    out: &'a mut dyn Write,
+    escape: Escape,
+}
+
+impl<Escape: FnMut(&mut dyn Write, char) -> fmt::Result> Write for Replacing<'_, Escape> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        let is_replaced = |c: char| c != '\n' && is_control(c);
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_replaced(*c)) {
+            self.out.write_str(&rest[..at])?;
+            (self.escape)(self.out, c)?;
+            rest = &rest[at + c.len_utf8()..];
+        }
+        self.out.write_str(rest)
+    }
+}
+
 /// Returns whether a character moves the cursor, ends a line, or changes the direction of text.
 #[must_use]
 pub fn is_control(c: char) -> bool {
@@ -103,6 +146,23 @@ mod tests {
             ("\u{2028}\u{feff}", "\\u{2028}\\u{feff}"),
         ] {
             assert_eq!(escaped(text), expected);
+        }
+    }
+
+    #[test]
+    fn lines_and_json_keep_their_ends_of_lines_alone() {
+        let text = "a\r\nb\u{9b}2J\u{202e}ü\n";
+        let lines = PlainLines(text).to_string();
+        assert_eq!(lines, "a\\r\nb\\u{9b}2J\\u{202e}ü\n");
+        assert_eq!(PlainLines("x".repeat(9_999)).to_string().len(), 9_999);
+        let value = serde_json::json!({ "a\u{9b}": text, "b": ["\x1b\x7f\u{feff}", 1] });
+        for json in [format!("{value}"), format!("{value:#}")] {
+            let json = PlainJson(json).to_string();
+            assert!(!json.contains(|c| c != '\n' && is_control(c)), "{json}");
+            assert_eq!(
+                serde_json::from_str::<serde_json::Value>(&json).unwrap(),
+                value
+            );
         }
     }
 

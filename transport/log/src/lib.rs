@@ -19,6 +19,6 @@ mod limit;
 pub mod program;
 mod site_limits;
 
-pub use escape::{Escaping, is_control};
+pub use escape::{Escaping, PlainJson, PlainLines, is_control};
 pub use limit::LogLimit;
 pub use site_limits::{SiteLimits, Suppressed};

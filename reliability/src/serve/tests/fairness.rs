@@ -382,6 +382,29 @@ fn idle_connections_displace_no_session() {
 }
 
 #[test]
+fn idle_connections_of_many_addresses_give_way_to_newcomer() {
+    let config = RepairConfig {
+        peers_max: 100,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    bench.connect_from(origin(99), HONEST, join("equities"));
+    // Each has one connection, and all places are taken for ever by new ones.
+    let max = config.connections_max() as u64;
+    for peer in 0..3 * max {
+        let address = [10, 1, (peer >> 8) as u8, peer as u8].into();
+        bench.arrive_from(PeerOrigin::V4(address), peer);
+        bench.drain();
+    }
+    let oldest = 3 * max - (max - 1);
+    let expected: Vec<_> = (0..oldest).map(|it| (it, RejectCode::TooMany)).collect();
+    assert_eq!(bench.closed(), expected, "the oldest give way, no session");
+    let got = bench.connect_from(origin(50), HONEST + 1, join("equities"));
+    assert!(matches!(&got[..], [Got::Welcome(_)]), "{got:?}");
+    assert_eq!(bench.core.group(CHANNEL).0, 2);
+}
+
+#[test]
 fn newcomers_displace_different_connections() {
     let config = RepairConfig {
         peers_max: 8,

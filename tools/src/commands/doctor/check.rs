@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
+use tickcast_log::is_control;
 
 /// Names the subjects of all checks. docs/DOCTOR.md has at least one row for each.
 macro_rules! subjects {
@@ -250,7 +251,7 @@ fn quoted(word: &str) -> String {
 
 /// Returns text with spaces in place of control characters.
 pub(super) fn one_line(text: &str) -> String {
-    let blank = |c: char| if c.is_control() { ' ' } else { c };
+    let blank = |c: char| if is_control(c) { ' ' } else { c };
     text.chars().map(blank).collect()
 }
 

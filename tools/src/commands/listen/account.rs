@@ -113,7 +113,7 @@ impl Account {
         }
         let printed = match self.format {
             Format::Text => self.output.line(print::Text(position, record)),
-            Format::Json => self.output.line(print::json(position, record)),
+            Format::Json => self.output.json(print::json(position, record)),
             Format::Count | Format::CountJson => return,
         };
         self.keep_first(printed);
@@ -163,7 +163,7 @@ impl Account {
         }
         if self.format == Format::Json {
             let line = print::event(position, kind(event), event);
-            let printed = self.output.line(line);
+            let printed = self.output.json(line);
             self.keep_first(printed);
         }
     }
@@ -216,7 +216,7 @@ impl Account {
                     missing_open,
                     lost_records,
                 ] = counts;
-                self.output.line(json!({
+                self.output.json(json!({
                     "joined": joined,
                     "delivered_records": self.records,
                     "missing_datagrams": missing_datagrams,

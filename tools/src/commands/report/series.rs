@@ -1,8 +1,10 @@
 //! The contents of interval logs, by channel and stage, one log beside another.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 
+use thiserror::Error;
 use tickcast_hlog::Interval;
 use tickcast_subscriber::Histogram;
 
@@ -12,6 +14,21 @@ use super::statistics::{Verdict, verdict};
 pub(crate) const COMPARED: [(&str, f64); 2] = [("p50", 0.5), ("p99", 0.99)];
 /// An interval with fewer samples has no percentile to compare: its p99 would be its maximum.
 pub(crate) const SAMPLES_MIN: u64 = 100;
+
+/// Bytes that the sums of a log's channels and stages, and their sections of the page, may take.
+const SUMS_BYTES_MAX: usize = 1 << 30;
+/// Bytes of a section of the page.
+const SECTION_BYTES: usize = 64 << 10;
+
+/// The sums of a log take too much memory.
+#[derive(Debug, Error)]
+#[error(
+    "has {tags} channels and stages whose histograms take more than {} MiB; cut the log into several",
+    SUMS_BYTES_MAX >> 20
+)]
+pub(crate) struct TooManySums {
+    tags: usize,
+}
 
 /// One interval, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,19 +73,35 @@ pub(crate) struct Log {
     /// The beginning of the first interval, and the end of the last.
     extent: Option<(Duration, Duration)>,
     by_tag: BTreeMap<String, Side>,
+    /// Bytes of the sums and of their sections.
+    sums_bytes: usize,
 }
 
 impl Log {
     /// Adds the next interval.
-    pub(crate) fn take(&mut self, interval: &Interval) {
+    ///
+    /// # Errors
+    /// Returns [`TooManySums`] if the log has too many channels and stages.
+    pub(crate) fn take(&mut self, interval: &Interval) -> Result<(), TooManySums> {
         let Interval { begin, length, .. } = interval;
         let end = begin.saturating_add(*length);
         let (first, last) = self.extent.get_or_insert((*begin, end));
         *last = end.max(*last);
         let first = *first;
         let side = self.by_tag.entry(interval.tag.clone());
+        let before = match &side {
+            Entry::Occupied(side) => side.get().bytes(),
+            Entry::Vacant(_) => 0,
+        };
         let side = side.or_insert_with(|| Side::new(&interval.samples));
         side.take(interval, first);
+        self.sums_bytes += side.bytes() - before;
+        match self.sums_bytes > SUMS_BYTES_MAX {
+            true => Err(TooManySums {
+                tags: self.by_tag.len(),
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Returns whether there was no interval.
@@ -138,6 +171,11 @@ impl Side {
         });
     }
 
+    /// Returns the bytes of its sum and of its section.
+    fn bytes(&self) -> usize {
+        SECTION_BYTES + self.total.distinct_values() * size_of::<u64>()
+    }
+
     /// Returns a compared percentile of every interval with enough samples.
     pub(crate) fn compared(&self, at: usize) -> Vec<u64> {
         let enough = self.points.iter().filter(|it| it.samples >= SAMPLES_MIN);
@@ -169,7 +207,9 @@ pub(crate) mod tests {
     /// Returns the contents of intervals.
     pub(crate) fn contents(intervals: &[Interval]) -> Log {
         let mut log = Log::default();
-        intervals.iter().for_each(|it| log.take(it));
+        for interval in intervals {
+            log.take(interval).unwrap();
+        }
         log
     }
 
@@ -207,6 +247,19 @@ pub(crate) mod tests {
         let verdicts = same.rows[1].verdicts.unwrap();
         let is_noise = |it: &Verdict| matches!(it, Verdict::Noise(p) if *p > 0.999);
         assert!(verdicts.iter().all(is_noise), "{verdicts:?}");
+    }
+
+    #[test]
+    fn log_of_ever_more_tags_is_refused_in_bounded_memory() {
+        let mut interval = log("all/repair", 5_000).remove(0);
+        let mut taken = Log::default();
+        let most = (SUMS_BYTES_MAX / SECTION_BYTES) as u64;
+        let tags = (0..=most).find(|tag| {
+            interval.tag = tag.to_string();
+            taken.take(&interval).is_err()
+        });
+        let each = SECTION_BYTES + interval.samples.distinct_values() * size_of::<u64>();
+        assert_eq!(tags, Some((SUMS_BYTES_MAX / each) as u64));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use tickcast_hlog::Interval;
-use tickcast_subscriber::Histogram;
 
 /// Intervals kept for the sparkline.
 const HISTORY_MAX: usize = 60;
@@ -26,35 +25,46 @@ pub(crate) struct LatencyRow {
     pub(crate) p99_history: Vec<u64>,
 }
 
-/// The last intervals of each channel and stage of a log. Its size does not grow with the log.
+/// The last intervals of each channel and stage of a log. It keeps no histogram, and its size does not grow
+/// with the number of intervals.
 #[derive(Debug, Default)]
-pub(crate) struct LastIntervals(BTreeMap<String, VecDeque<Histogram<u64>>>);
+pub(crate) struct LastIntervals(BTreeMap<String, Kept>);
+
+/// Percentiles of the newest interval, and `p99` of the last ones.
+#[derive(Debug, Default)]
+struct Kept {
+    samples: u64,
+    p50: u64,
+    p999: u64,
+    max: u64,
+    p99_history: VecDeque<u64>,
+}
 
 impl LastIntervals {
     /// Keeps the next interval, in place of the oldest one beyond [`HISTORY_MAX`].
     pub(crate) fn take(&mut self, interval: Interval) {
-        let kept = self.0.entry(interval.tag).or_default();
-        if kept.len() == HISTORY_MAX {
-            kept.pop_front();
+        let (kept, samples) = (self.0.entry(interval.tag).or_default(), interval.samples);
+        let of = |quantile| samples.value_at_quantile(quantile);
+        (kept.samples, kept.max) = (samples.len(), samples.max());
+        (kept.p50, kept.p999) = (of(0.5), of(0.999));
+        if kept.p99_history.len() == HISTORY_MAX {
+            kept.p99_history.pop_front();
         }
-        kept.push_back(interval.samples);
+        kept.p99_history.push_back(of(0.99));
     }
 
     /// Returns a row for each channel and stage.
     pub(crate) fn rows(&self, log: &str) -> Vec<LatencyRow> {
-        let newest = |(tag, kept): (&String, &VecDeque<Histogram<u64>>)| {
-            let last = kept.back()?;
-            let of = |quantile| last.value_at_quantile(quantile);
-            let p99 = kept.iter().map(|it| it.value_at_quantile(0.99));
+        let newest = |(tag, kept): (&String, &Kept)| {
             Some(LatencyRow {
                 log: log.into(),
                 tag: tag.clone(),
-                samples: last.len(),
-                p50: of(0.5),
-                p99: of(0.99),
-                p999: of(0.999),
-                max: last.max(),
-                p99_history: p99.collect(),
+                samples: kept.samples,
+                p50: kept.p50,
+                p99: *kept.p99_history.back()?,
+                p999: kept.p999,
+                max: kept.max,
+                p99_history: kept.p99_history.iter().copied().collect(),
             })
         };
         self.0.iter().filter_map(newest).collect()

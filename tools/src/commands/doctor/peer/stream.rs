@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tickcast_tools::support::plain::Plain;
 
 use super::counters::Counters;
 
@@ -72,7 +73,7 @@ pub(super) enum TalkError {
     #[error("the other side sent a line of more than {LINE_LEN_MAX} bytes")]
     TooLong,
     /// A line is no message.
-    #[error("the other side sent no message of a doctor: {0}")]
+    #[error("the other side sent no message of a doctor: {}", Plain(.0))]
     NoMessage(serde_json::Error),
     /// A message does not belong here.
     #[error("the other side sent another message than {0}")]
@@ -243,9 +244,12 @@ mod tests {
             b"{\"bye\":null,\"sent\":null}\n",
             b"{\"arrived\":[1,{}]}\n",
             b"[[[[[[[[[[[[[[[[[[[[\n",
+            "\"a\\n\\u001b[2J\\u009b\\u202e\"\n".as_bytes(),
         ] {
             let error = refused(bytes);
             assert!(matches!(error, TalkError::NoMessage(_)), "{error}");
+            let said = error.to_string();
+            assert!(!said.contains(tickcast_log::is_control), "{said}");
         }
     }
 }
