@@ -6,13 +6,13 @@
 //! `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI polynomial using CRC32
 //! instruction" (Intel, 2011). For the reason for an own implementation see docs/decisions/0013.
 //!
-//! Where the processor multiplies 512 bits at once, long inputs are folded instead (`wide`). A processor
+//! Where the processor multiplies 512 bits at once, long inputs are folded instead (`fold512`). A processor
 //! without either instruction uses the crate `crc32c`. All give the same result.
 
 use crate::wire::{HEADER_LEN, RELAY_OFFSET};
 
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod fold512;
 
 /// Returns the CRC32C of a header up to its relay byte, or including it, and of the bytes behind it.
 #[inline]
@@ -38,7 +38,7 @@ mod x86 {
         _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
-    use super::wide::by_folding;
+    use super::fold512::by_folding;
     use super::{HEADER_LEN, RELAY_OFFSET};
 
     /// The polynomial of CRC32C, bits reversed.
