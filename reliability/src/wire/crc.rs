@@ -6,13 +6,15 @@
 //! `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI polynomial using CRC32
 //! instruction" (Intel, 2011). For the reason for an own implementation see docs/decisions/0013.
 //!
-//! Where the processor multiplies 512 bits at once, long inputs are folded instead (`wide`). A processor
-//! without either instruction uses the crate `crc32c`. All give the same result.
+//! Where the processor multiplies 512 or 256 bits at once, long inputs are folded instead (`fold512`,
+//! `fold256`). A processor without SSE 4.2 or PCLMULQDQ uses the crate `crc32c`. All give the same result.
 
 use crate::wire::{HEADER_LEN, RELAY_OFFSET};
 
 #[cfg(target_arch = "x86_64")]
-mod wide;
+mod fold256;
+#[cfg(target_arch = "x86_64")]
+mod fold512;
 
 /// Returns the CRC32C of a header up to its relay byte, or including it, and of the bytes behind it.
 #[inline]
@@ -38,8 +40,7 @@ mod x86 {
         _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
-    use super::wide::by_folding;
-    use super::{HEADER_LEN, RELAY_OFFSET};
+    use super::{HEADER_LEN, RELAY_OFFSET, fold256, fold512};
 
     /// The polynomial of CRC32C, bits reversed.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -50,13 +51,13 @@ mod x86 {
     /// Minimum words for three streams.
     const SHORT: usize = 3 * STREAM_MIN;
     /// Minimum words for folding: below it, three streams are at least as fast.
-    const FOLDED_MIN: usize = 96;
+    const FOLDED_MIN: usize = 100;
     /// Words of a stream in one step.
     const STEP: usize = 8;
 
     /// At `n`: x to the power of 64 `n` − 33 modulo the polynomial, bits reversed. The CRC instruction over
     /// the product with it appends `n` words to a CRC; `n` is not 0.
-    pub(super) static SHIFTS: [u32; WORDS_MAX + 1] = {
+    static SHIFTS: [u32; WORDS_MAX + 1] = {
         let mut shifts = [1 /* x to the power of 31 */; WORDS_MAX + 1];
         let mut n = 2;
         while n < shifts.len() {
@@ -70,6 +71,45 @@ mod x86 {
         }
         shifts
     };
+
+    /// A way to fold, for processors that have its instructions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Fold {
+        /// 256 bits at once: AVX2 with VPCLMULQDQ.
+        By256,
+        /// 512 bits at once: AVX-512 with VPCLMULQDQ.
+        By512,
+    }
+
+    impl Fold {
+        /// Returns the fastest fold of this processor.
+        #[inline]
+        pub(super) fn fastest() -> Option<Self> {
+            // Asked first, so that a processor without it takes no further step.
+            if !is_x86_feature_detected!("vpclmulqdq") {
+                return None;
+            }
+            [Self::By512, Self::By256]
+                .into_iter()
+                .find(|fold| fold.has_registers())
+        }
+
+        /// Returns all folds of this processor, for tests.
+        #[cfg(test)]
+        pub(super) fn all() -> Vec<Self> {
+            let mut all = vec![Self::By256, Self::By512];
+            all.retain(|fold| is_x86_feature_detected!("vpclmulqdq") && fold.has_registers());
+            all
+        }
+
+        /// Returns whether a processor with VPCLMULQDQ has the registers for it.
+        fn has_registers(self) -> bool {
+            match self {
+                Self::By256 => is_x86_feature_detected!("avx2"),
+                Self::By512 => is_x86_feature_detected!("avx512f"),
+            }
+        }
+    }
 
     /// Returns the CRC like [`super::crc32c_of`], by streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
@@ -96,31 +136,58 @@ mod x86 {
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline(never)]
     fn long(crc: u64, words: &[[u8; 8]]) -> u64 {
-        if words.len() >= FOLDED_MIN && is_wide() {
-            // SAFETY: the processor has the features of the target function, which was just detected.
-            // Exercised by `tests::crc_matches_reference_at_any_length`, where it has them.
-            return unsafe { folded(crc, words) };
+        if words.len() >= FOLDED_MIN
+            && let Some(fold) = Fold::fastest()
+        {
+            // SAFETY: the processor has the fold, which was just detected. Exercised by
+            // `tests::folds_match_crc_by_words_at_any_place`, where it has one.
+            return unsafe { folded(fold, crc, words) };
         }
         by_thirds(crc, words)
     }
 
-    pub(super) fn is_wide() -> bool {
-        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+    /// Extends the CRC by any number of words, by this fold.
+    ///
+    /// # Safety
+    /// The processor has the fold, and SSE 4.2.
+    #[inline]
+    pub(super) unsafe fn folded(fold: Fold, crc: u64, words: &[[u8; 8]]) -> u64 {
+        // SAFETY: the caller vouches for the features of the target functions. A processor with
+        // VPCLMULQDQ has PCLMULQDQ. Exercised by `tests::folds_match_crc_by_words_at_any_place`.
+        unsafe {
+            match fold {
+                Fold::By256 => folded_by_256(crc, words),
+                Fold::By512 => folded_by_512(crc, words),
+            }
+        }
     }
 
-    /// Extends the CRC by any number of words, by folding.
+    #[target_feature(enable = "sse4.2,pclmulqdq,avx2,vpclmulqdq")]
+    #[inline(never)]
+    fn folded_by_256(crc: u64, words: &[[u8; 8]]) -> u64 {
+        words
+            .chunks(WORDS_MAX)
+            .fold(crc, |crc, words| fold256::by_folding(crc, words))
+    }
+
     #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
     #[inline(never)]
-    pub(super) fn folded(crc: u64, words: &[[u8; 8]]) -> u64 {
+    fn folded_by_512(crc: u64, words: &[[u8; 8]]) -> u64 {
         words.chunks(WORDS_MAX).fold(crc, |crc, words| {
-            behind([(crc, words.len())]) ^ by_folding(words)
+            behind([(crc, words.len())]) ^ fold512::by_folding(words)
         })
+    }
+
+    /// Returns the factors for the two words of a lane to move them by `words` words. The first word is one
+    /// word ahead of the second.
+    pub(super) const fn keys(words: usize) -> [i64; 2] {
+        [SHIFTS[words + 1] as i64, SHIFTS[words] as i64]
     }
 
     /// Combines the CRCs, each extended by the given number of words.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline]
-    fn behind<const N: usize>(crcs: [(u64, usize); N]) -> u64 {
+    pub(super) fn behind<const N: usize>(crcs: [(u64, usize); N]) -> u64 {
         let mut moved = _mm_cvtsi64_si128(0);
         for (crc, over) in crcs {
             let shift = _mm_cvtsi64_si128(SHIFTS[over].into());
@@ -174,7 +241,7 @@ mod x86 {
 
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline]
-    fn by_words(crc: u64, words: &[[u8; 8]]) -> u64 {
+    pub(super) fn by_words(crc: u64, words: &[[u8; 8]]) -> u64 {
         let on = |crc, word: &[u8; 8]| _mm_crc32_u64(crc, u64::from_le_bytes(*word));
         let (fours, rest) = words.as_chunks::<4>();
         let crc = fours
@@ -224,25 +291,62 @@ mod tests {
         }
     }
 
+    /// Returns the CRC of words by the definition of the instruction (RFC 3720, B.4), bit by bit.
+    #[cfg(target_arch = "x86_64")]
+    fn by_bits(crc: u64, words: &[[u8; 8]]) -> u64 {
+        let step = |crc: u32| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+        let on = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+        words.as_flattened().iter().fold(crc as u32, on).into()
+    }
+
+    /// Returns the words at this byte of a buffer, so that they have any alignment.
+    #[cfg(target_arch = "x86_64")]
+    fn words_at(bytes: &[u8], at: usize, count: usize) -> &[[u8; 8]] {
+        bytes[at..][..8 * count].as_chunks().0
+    }
+
+    /// Every fold of this processor, also one that it would not choose.
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn crc_by_folding_matches_crc_by_thirds() {
-        if !x86::is_wide() {
-            println!("SKIPPED: this processor has no AVX-512 with VPCLMULQDQ");
-            return;
-        }
-        let all = bytes(20_000);
-        let words = all.as_chunks::<8>().0;
-        for count in (1..300).chain(1_100..1_200).chain([2_240, 2_241, 2_400]) {
-            let words = &words[count % 7..][..count];
-            for crc in [0, 1, 0xffff_ffff, 0x8765_4321] {
-                // SAFETY: the processor has the features of both functions, which were just detected, and
-                // none has AVX-512 without SSE 4.2. Exercised here.
-                let (folded, summed) =
-                    unsafe { (x86::folded(crc, words), x86::by_thirds(crc, words)) };
-                assert_eq!(folded, summed, "{count} words behind {crc:#x}");
+    fn folds_match_crc_by_words_at_any_place() {
+        let all = bytes(20_100);
+        let check = |fold, crc, words: &[[u8; 8]], expected| {
+            // SAFETY: the processor has the fold, and none has VPCLMULQDQ without SSE 4.2. Exercised
+            // here.
+            let folded = unsafe { x86::folded(fold, crc, words) };
+            let count = words.len();
+            assert_eq!(folded, expected, "{fold:?}: {count} words behind {crc:#x}");
+        };
+        for fold in x86::Fold::all() {
+            for count in (1..300).chain(1_100..1_200).chain([2_240, 2_241, 2_400]) {
+                let words = words_at(&all, count % 61, count);
+                for crc in [0, 1, 0xffff_ffff, 0x8765_4321] {
+                    // SAFETY: the processor has SSE 4.2 and PCLMULQDQ, because it has VPCLMULQDQ.
+                    // Exercised here.
+                    let expected = unsafe { x86::by_thirds(crc, words) };
+                    check(fold, crc, words, expected);
+                }
+            }
+            for seed in 1..=400_u64 {
+                let mut state = seed;
+                let mut random = |below: u64| {
+                    // A step of SplitMix64.
+                    state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                    (mixed >> 32) % below
+                };
+                let (at, count) = (random(100) as usize, random(250) as usize + 1);
+                let (crc, words) = (random(1 << 32), words_at(&all, at, count));
+                check(fold, crc, words, by_bits(crc, words));
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn fold_of_512_bits_is_preferred() {
+        let all = x86::Fold::all();
+        assert_eq!(x86::Fold::fastest(), all.last().copied());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::arch::x86_64::{
     _mm512_setzero_si512, _mm512_ternarylogic_epi64,
 };
 
-use super::x86::SHIFTS;
+use super::x86::keys;
 
 /// Words of one register.
 const WIDTH: usize = 8;
@@ -61,12 +61,6 @@ pub(super) fn by_folding(words: &[[u8; 8]]) -> u64 {
     let lane = _mm_xor_si128(_mm_xor_si128(first, second), _mm_xor_si128(third, last));
     let crc = _mm_crc32_u64(0, _mm_cvtsi128_si64(lane) as u64);
     _mm_crc32_u64(crc, _mm_extract_epi64::<1>(lane) as u64)
-}
-
-/// Returns the factors for the two words of a lane to move them by `words` words. The first word is one
-/// word ahead of the second.
-const fn keys(words: usize) -> [i64; 2] {
-    [SHIFTS[words + 1] as i64, SHIFTS[words] as i64]
 }
 
 #[target_feature(enable = "avx512f")]
