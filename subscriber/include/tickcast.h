@@ -1624,6 +1624,13 @@ int32_t tickcast_builder_interface(TickcastBuilder *builder,
 int32_t tickcast_builder_receive_buffer(TickcastBuilder *builder, size_t bytes);
 
 /*
+ Sets the time for which a poll asks the device for packets (SO_BUSY_POLL), in place of
+ waiting for its interrupt; 0 turns that off. By default, net.core.busy_read applies. It has an
+ effect over UDP only, and needs CAP_NET_ADMIN. A log line reports a refusal.
+ */
+int32_t tickcast_builder_busy_poll(TickcastBuilder *builder, uint32_t busy_poll_us);
+
+/*
  Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
 
  # Safety

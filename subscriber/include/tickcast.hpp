@@ -523,6 +523,9 @@ public:
     Builder &receive_buffer_bytes(std::size_t bytes) {
         return set(tickcast_builder_receive_buffer(raw_.get(), bytes));
     }
+    Builder &busy_poll_us(std::uint32_t busy_poll_us) {
+        return set(tickcast_builder_busy_poll(raw_.get(), busy_poll_us));
+    }
     Builder &transport(const std::string &transport) {
         return set(tickcast_builder_transport(raw_.get(), transport.c_str()));
     }

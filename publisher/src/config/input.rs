@@ -202,6 +202,11 @@ pub struct UdpInputConfig {
     /// Receive buffer to request from the kernel, in bytes; null: the system's default.
     #[serde(default)]
     pub receive_buffer_bytes: Option<usize>,
+    /// How long a read asks the device for packets in place of waiting for its interrupt, in microseconds;
+    /// 0: not at all; null: the system's default. Needs CAP_NET_ADMIN.
+    #[serde(default)]
+    #[schemars(range(max = 1_000_000))]
+    pub busy_poll_us: Option<u32>,
 }
 
 /// One line of a live feed.

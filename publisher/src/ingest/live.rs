@@ -78,15 +78,7 @@ impl Live {
         settings: Settings,
     ) -> Result<Self, PublisherError> {
         let open = |line: &InputLineConfig| -> Result<LiveLine, PublisherError> {
-            let receiver = FeedReceiver::open(&FeedReceiverConfig {
-                listen: line.listen,
-                interface: line.interface.clone().unwrap_or_else(|| interface.clone()),
-                source: line.from,
-                datagram_len_max: 9_000,
-                receive_buffer_bytes: input.receive_buffer_bytes,
-                batch: 64,
-                busy_poll_us: None,
-            });
+            let receiver = FeedReceiver::open(&receiver_config(input, line, interface));
             let receiver = receiver.map_err(|source| PublisherError::Listening {
                 source_id: input.source.0,
                 source,
@@ -753,6 +745,23 @@ impl Sink for Attributing<'_> {
     }
 }
 
+/// Returns the settings of a line's socket; `interface` is the publisher's.
+fn receiver_config(
+    input: &UdpInputConfig,
+    line: &InputLineConfig,
+    interface: &Interface,
+) -> FeedReceiverConfig {
+    FeedReceiverConfig {
+        listen: line.listen,
+        interface: line.interface.as_ref().unwrap_or(interface).clone(),
+        source: line.from,
+        datagram_len_max: 9_000,
+        receive_buffer_bytes: input.receive_buffer_bytes,
+        batch: 64,
+        busy_poll_us: input.busy_poll_us,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tickcast_reliability::types::SourceId;
@@ -944,6 +953,22 @@ mod tests {
     }
 
     const SYSTEM_EVENT: &[u8] = b"SESSION001\0\0\0\0\0\0\0\x01\0\x01\0\x0cS\0\0\0\0\0\0\0\0\0\0O";
+
+    #[test]
+    fn socket_settings_of_an_input_reach_its_lines() {
+        let input = serde_json::json!({
+            "source": 1, "busy_poll_us": 50, "receive_buffer_bytes": 9_000,
+            "lines": [{ "listen": "127.0.0.1:0" }, { "listen": "127.0.0.1:0", "interface": "eth7" }],
+        });
+        let input: UdpInputConfig = serde_json::from_value(input).unwrap();
+        let lo = "lo".parse().unwrap();
+        for (line, interface) in input.lines.iter().zip(["lo", "eth7"]) {
+            let config = receiver_config(&input, line, &lo);
+            assert_eq!(config.busy_poll_us, Some(50));
+            assert_eq!(config.receive_buffer_bytes, Some(9_000));
+            assert_eq!(config.interface.to_string(), interface);
+        }
+    }
 
     #[test]
     fn junk_before_format_is_known_is_no_sign_of_source() {

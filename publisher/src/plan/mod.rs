@@ -414,6 +414,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             return Err(ConfigError::value(at, format_args!("{name:?}"), remedy));
         }
         check_holding(input, &at)?;
+        check_busy_poll(input, &at)?;
         if let Some(WaitForSubscribers::Names(names)) = input.wait_for_subscribers() {
             check_awaited(&format!("{at}.wait_for_subscribers"), names)?;
         }
@@ -592,6 +593,9 @@ const LINES_MAX: usize = 8;
 /// Maximum time that packets wait for a missing one, in microseconds.
 const HOLDING_MAX_US: u32 = 60_000_000;
 
+/// Maximum time for which a read of an input polls its device, in microseconds.
+const BUSY_POLL_MAX_US: u32 = 1_000_000;
+
 /// Checks that the file exists. Does not open it, because a pipe may be opened only by the input.
 fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
     let wrong = |remedy: &str| {
@@ -623,6 +627,23 @@ fn check_holding(input: &InputConfig, at: &str) -> Result<(), ConfigError> {
             let remedy = "it must be at most 60000000 (a minute): a gap delays the feed so long";
             return Err(ConfigError::value(format!("{at}.{key}"), value, remedy));
         }
+    }
+    Ok(())
+}
+
+/// Checks the time for which reads of an input poll its device.
+fn check_busy_poll(input: &InputConfig, at: &str) -> Result<(), ConfigError> {
+    let asked = match input {
+        InputConfig::Udp(input) => input.busy_poll_us,
+        _ => None,
+    };
+    if let Some(value) = asked.filter(|value| *value > BUSY_POLL_MAX_US) {
+        let remedy = "it must be at most 1000000 (a second): a read takes so long; try 50";
+        return Err(ConfigError::value(
+            format!("{at}.busy_poll_us"),
+            value,
+            remedy,
+        ));
     }
     Ok(())
 }

@@ -305,6 +305,13 @@ fn invalid_config_error_names_path_value_and_remedy() {
         (
             "/inputs",
             input(
+                json!({ "source": 1, "kind": "udp", "lines": [{ "listen": "127.0.0.1:1" }], "busy_poll_us": 1_000_001 }),
+            ),
+            &["inputs[0].busy_poll_us", "a second"],
+        ),
+        (
+            "/inputs",
+            input(
                 json!({ "source": 1, "kind": "capture", "file": "a.pcap", "reorder_us": u32::MAX }),
             ),
             &["inputs[0].reorder_us", "a minute"],

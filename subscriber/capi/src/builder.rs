@@ -245,6 +245,16 @@ pub extern "C" fn tickcast_builder_receive_buffer(builder: *mut Builder, bytes: 
     edit(builder, |it| Ok(it.receive_buffer_bytes(bytes)))
 }
 
+/// Sets the time for which a poll asks the device for packets (SO_BUSY_POLL), in place of
+/// waiting for its interrupt; 0 turns that off. By default, net.core.busy_read applies. It has an
+/// effect over UDP only, and needs CAP_NET_ADMIN. A log line reports a refusal.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_busy_poll(builder: *mut Builder, busy_poll_us: u32) -> i32 {
+    edit(builder, |it| {
+        Ok(it.busy_poll(Duration::from_micros(busy_poll_us.into())))
+    })
+}
+
 /// Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
 ///
 /// # Safety

@@ -266,6 +266,7 @@ pub struct SubscriberBuilder {
     pub(crate) channels: Vec<ChannelBuilder>,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) receive_buffer_bytes: Option<usize>,
+    pub(crate) busy_poll_us: Option<u32>,
     pub(crate) receive_depth: u32,
     pub(crate) repair_traffic_class: u8,
     pub(crate) source_specific: bool,
@@ -289,6 +290,7 @@ impl SubscriberBuilder {
             channels: Vec::new(),
             interfaces: Vec::new(),
             receive_buffer_bytes: Some(4 << 20),
+            busy_poll_us: None,
             receive_depth: 2_048,
             repair_traffic_class: 0,
             source_specific: true,
@@ -396,6 +398,22 @@ impl SubscriberBuilder {
     #[must_use]
     pub const fn receive_buffer_bytes(mut self, bytes: usize) -> Self {
         self.receive_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the time for which a poll asks the device for packets (`SO_BUSY_POLL`), in place of waiting for
+    /// its interrupt; rounded up to microseconds. Zero turns that off. By default, `net.core.busy_read`
+    /// applies. It has an effect over UDP only, and needs CAP_NET_ADMIN. A log line reports a refusal.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").busy_poll(Duration::from_micros(50));
+    /// ```
+    #[must_use]
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        let us = time.as_nanos().div_ceil(1_000);
+        self.busy_poll_us = Some(u32::try_from(us).unwrap_or(u32::MAX));
         self
     }
 

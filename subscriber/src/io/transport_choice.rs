@@ -107,7 +107,7 @@ impl TransportChoice {
             receive_buffer_bytes: builder.receive_buffer_bytes,
             source_specific: builder.source_specific,
             batch: 64,
-            busy_poll_us: None,
+            busy_poll_us: builder.busy_poll_us,
             gro: builder.gro,
         });
         let verbs = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
@@ -333,6 +333,8 @@ fn interface(builder: &SubscriberBuilder, line: usize, sender: Ipv4Addr, host: &
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tickcast_reliability::control::UdpLine;
     use tickcast_reliability::types::{ChannelId, ConfigHash, Epoch, Lineage, RecordNumber};
 
@@ -443,6 +445,24 @@ mod tests {
         assert_eq!(interfaces(&of(&builder)), [a.clone(), a.clone()]);
         let builder = builder.interface(b.clone());
         assert_eq!(interfaces(&of(&builder)), [a, b]);
+    }
+
+    #[test]
+    fn busy_polling_of_the_builder_reaches_the_sockets() {
+        let channel = ChannelBuilder::new("all");
+        let asked = |builder: &SubscriberBuilder| {
+            let host = host([10, 1, 0, 7]);
+            let choice = TransportChoice::of(builder, &channel, &offer(ROUTED), &host);
+            choice.udp.unwrap().busy_poll_us
+        };
+        let builder = Subscriber::builder("md1:7400");
+        assert_eq!(asked(&builder), None, "the system's default");
+        for (time, us) in [(0, 0), (1, 1), (50_000, 50), (50_001, 51)] {
+            let builder = builder.clone().busy_poll(Duration::from_nanos(time));
+            assert_eq!(asked(&builder), Some(us), "{time} ns");
+        }
+        let builder = builder.busy_poll(Duration::MAX);
+        assert_eq!(asked(&builder), Some(u32::MAX));
     }
 
     #[test]

@@ -126,6 +126,7 @@ int main(int argc, char **argv) {
     tickcast_builder_interface(builder, "127.0.0.1");
     tickcast_builder_transport(builder, "udp");
     tickcast_builder_receive_buffer(builder, 8 << 20);
+    tickcast_builder_busy_poll(builder, 0);
     tickcast_builder_join_limit(builder, 60000);
     tickcast_builder_latency(builder, 1);
     char interval_log[4096];

@@ -101,6 +101,11 @@ pub(crate) struct Args {
     /// Receive datagrams from the kernel one by one, even if it offers several in one buffer (GRO).
     #[arg(long)]
     no_gro: bool,
+    /// Time for which a poll asks the device for packets in place of waiting for its interrupt, in
+    /// microseconds; 0: never. By default, net.core.busy_read applies. Needs CAP_NET_ADMIN.
+    #[arg(long, value_name = "MICROSECONDS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    busy_poll_us: Option<u32>,
     /// Run on this core.
     #[arg(long, value_name = "N")]
     core: Option<usize>,
@@ -359,6 +364,9 @@ fn describe(
         .receive_depth(args.receive_depth)
         .repair_traffic_class(args.repair_traffic_class)
         .seed(faults.seed);
+    if let Some(us) = args.busy_poll_us {
+        builder = builder.busy_poll(Duration::from_micros(us.into()));
+    }
     if let Some(name) = &args.name {
         builder = builder.name(name);
     }

@@ -4,6 +4,7 @@
 //! buffers. If the kernel supports it, runs of datagrams pass through it as one buffer (GSO, GRO).
 //! Nothing here blocks.
 
+mod busy_poll;
 mod fan_out;
 mod gso;
 mod iovec;

@@ -8,11 +8,12 @@ use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::Nanos;
 
+use super::busy_poll;
 use super::gso::receive_runs;
 use super::recvmmsg::{Aside, ReceiveBatch};
 use super::socket::{
     BufferGrant, Direction, Membership, UdpError, UdpWarning, check_group, check_range, describe,
-    open_receiver, set_buffer, set_busy_poll,
+    open_receiver, set_buffer,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
 use tickcast_transport_base::host::interface::Interface;
@@ -50,7 +51,8 @@ pub struct UdpReceiverConfig {
     /// Largest number of datagrams per poll and line. A run at the end may exceed it.
     #[serde(default = "batch_default")]
     pub batch: usize,
-    /// Time that the kernel polls the device for us, in microseconds. Needs privilege.
+    /// Time for which a poll asks the device for packets (busy polling), in microseconds; 0: never. Needs
+    /// privilege. Without it, the system's default applies.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
     /// Whether the kernel delivers runs of datagrams as one buffer, if it can (GRO). The receive buffers of
@@ -81,7 +83,8 @@ pub struct FeedReceiverConfig {
     /// Largest number of datagrams per poll.
     #[serde(default = "batch_default")]
     pub batch: usize,
-    /// Time that the kernel polls the device for us, in microseconds. Needs privilege.
+    /// Time for which a poll asks the device for packets (busy polling), in microseconds; 0: never. Needs
+    /// privilege. Without it, the system's default applies.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
 }
@@ -369,7 +372,7 @@ impl Line {
             .map_err(io("set the receive buffer"))?;
         warnings.extend(warning);
         if let Some(us) = opening.busy_poll_us {
-            warnings.extend(set_busy_poll(&socket, us, &target));
+            warnings.extend(busy_poll::request(&socket, us, &target));
         }
         let mut gro = false;
         if opening.gro {

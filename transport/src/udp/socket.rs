@@ -112,18 +112,21 @@ pub enum UdpWarning {
         /// The operating system's error.
         reason: String,
     },
-    /// Busy polling was requested and refused.
-    #[error(
-        "{target}: busy polling for {us} us was refused ({reason}); grant the process \
-         CAP_NET_ADMIN, or remove busy_poll_us"
-    )]
+    /// Busy polling was requested, and one of its options refused.
+    #[error("{target}: {option}={value} was refused ({reason}), so {effect}; {remedy}")]
     BusyPoll {
         /// Group or address, and interface.
         target: String,
-        /// The requested time, in microseconds.
-        us: u32,
+        /// The socket option.
+        option: &'static str,
+        /// The requested value.
+        value: i32,
         /// The operating system's error.
         reason: String,
+        /// The effect of the refusal.
+        effect: &'static str,
+        /// The change that makes the option work.
+        remedy: &'static str,
     },
 }
 
@@ -300,18 +303,6 @@ pub(super) fn set_buffer(
         sysctl,
     });
     Ok((grant, warning))
-}
-
-/// Lets the kernel poll the device for us. A refusal without privilege is only a warning.
-pub(super) fn set_busy_poll(socket: &Socket, us: u32, target: &str) -> Option<UdpWarning> {
-    let asked = i32::try_from(us).unwrap_or(i32::MAX);
-    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, asked)
-        .err()
-        .map(|error| UdpWarning::BusyPoll {
-            target: target.to_owned(),
-            us,
-            reason: error.to_string(),
-        })
 }
 
 /// Membership of a group on an interface: for all senders if `senders` is empty, else for these.

@@ -4,6 +4,7 @@ mod runs;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -442,6 +443,56 @@ fn datagrams_beyond_the_mtu_are_warned_about() {
         "{:?}",
         fan_out.warnings()
     );
+}
+
+/// Returns an option of a socket, unless the kernel does not have it.
+fn option(socket: BorrowedFd<'_>, name: i32) -> Option<i32> {
+    let (mut value, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes into `value`, and the descriptor is borrowed. Exercised
+    // by `busy_polling_is_granted_or_warned_about_and_receives`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    (result == 0).then_some(value)
+}
+
+/// Whether this kernel and user may poll busily or not, the socket receives, and each option has the
+/// requested value or a warning.
+#[test]
+fn busy_polling_is_granted_or_warned_about_and_receives() {
+    let group = group();
+    let mut config = receive_config(&[group], &[Ipv4Addr::LOCALHOST]);
+    config.busy_poll_us = Some(50);
+    let mut receiver = UdpReceiver::open(&config).unwrap();
+    let refused: Vec<_> = (receiver.warnings().iter())
+        .filter_map(|warning| match warning {
+            UdpWarning::BusyPoll { option, .. } => Some(*option),
+            _ => None,
+        })
+        .collect();
+    // The kernel does not report SO_BUSY_POLL_BUDGET.
+    let expected = [
+        ("SO_BUSY_POLL", libc::SO_BUSY_POLL, 50),
+        ("SO_PREFER_BUSY_POLL", libc::SO_PREFER_BUSY_POLL, 1),
+    ];
+    let is_refused = |name| refused.contains(&name) || refused.contains(&"SO_BUSY_POLL");
+    for (name, number, value) in expected {
+        let found = option(receiver.fds()[0], number);
+        assert!(
+            is_refused(name) || found == Some(value),
+            "{name}: {found:?}"
+        );
+    }
+    let mut fan_out = UdpFanOut::open(&send_config(&[group], 64)).unwrap();
+    let slots = TestSlots::new(3, 64);
+    fan_out.post(&slots, range(1, 3)).unwrap();
+    assert_eq!(poll_until(&mut receiver, 3).len(), 3);
 }
 
 #[test]

@@ -79,6 +79,8 @@ subjects! {
     NicRings = "nic-rings",
     /// Polling of devices by sockets.
     BusyPoll = "busy-poll",
+    /// Interrupts of devices that sockets poll.
+    NicDefer = "nic-defer",
     /// A datagram to a group and back on this host.
     Multicast = "multicast",
     /// The route of the groups.

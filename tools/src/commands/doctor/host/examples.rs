@@ -57,6 +57,13 @@ fn spinning() -> Wanted {
     ))
 }
 
+/// Needs of a config whose input on eth0 polls the device.
+fn polling() -> Wanted {
+    let mut settings = with_input(json!({}));
+    settings["inputs"][0]["busy_poll_us"] = json!(50);
+    wanted(settings)
+}
+
 /// Needs of a config with verbs.
 fn verbs() -> Wanted {
     wanted(json!({ "channels": [{
@@ -339,6 +346,20 @@ const ROWS: &[Row] = &[
         defect: &[("/proc/sys/net/core/busy_read", "0\n")],
         verdict: Verdict::Note,
         sources: &["/proc/sys/net/core/busy_read"],
+    },
+    Row {
+        id: Subject::NicDefer,
+        wanted: polling,
+        sound: &[
+            ("/sys/class/net/eth0/napi_defer_hard_irqs", "2\n"),
+            ("/sys/class/net/eth0/gro_flush_timeout", "200000\n"),
+        ],
+        defect: &[("/sys/class/net/eth0/gro_flush_timeout", "0\n")],
+        verdict: Verdict::Note,
+        sources: &[
+            "/sys/class/net/eth0/napi_defer_hard_irqs",
+            "/sys/class/net/eth0/gro_flush_timeout",
+        ],
     },
     Row {
         id: Subject::MulticastRoute,

@@ -114,6 +114,12 @@ fn busy_poll(tree: &Tree, wanted: &Wanted) -> Check {
     let Some(us) = tree.number("/proc/sys/net/core/busy_read") else {
         return Check::unknown(id, format!("this system does not report {NAME}"));
     };
+    if !wanted.busy_polled.is_empty() {
+        return Check::ok(
+            id,
+            format!("{NAME} is {us} us, and inputs have busy_poll_us"),
+        );
+    }
     if us > 0 || !wanted.spins || wanted.networks().next().is_none() {
         return Check::ok(id, format!("{NAME} is {us} us"));
     }
@@ -121,8 +127,9 @@ fn busy_poll(tree: &Tree, wanted: &Wanted) -> Check {
         id,
         format!("{NAME} is 0, and the threads of this config spin"),
         "a spinning thread then waits for an interrupt before the kernel hands it a datagram; with \
-         busy polling it asks the device itself. Subscribers have a setting of their own, busy_poll_us",
-        "",
+         busy polling it asks the device itself",
+        "or set it for some sockets only: busy_poll_us of an input, --busy-poll-us of tickcast listen, \
+         busy_poll of a subscriber's builder",
     )
     .fixed_by([Fix::sysctl(NAME, BUSY_POLL_US, us)])
 }
@@ -198,6 +205,11 @@ mod tests {
         let verdict = |wanted| busy_poll(&faked.tree(), &wanted).verdict();
         assert_eq!(verdict(Wanted::default()), Verdict::Ok);
         assert_eq!(verdict(wanted(json!({}))), Verdict::Ok, "it sleeps");
+        let input = json!([{
+            "source": 1, "kind": "udp", "busy_poll_us": 50, "lines": [{ "listen": "239.1.1.1:100" }],
+        }]);
+        let polls = json!({ "threads": { "idle": "spin" }, "inputs": input });
+        assert_eq!(verdict(wanted(polls)), Verdict::Ok, "its input polls");
         faked.put("/proc/sys/net/core/busy_read", "50\n");
         let check = busy_poll(&faked.tree(), &wanted(spins));
         assert_eq!(check.verdict(), Verdict::Ok);

@@ -16,6 +16,10 @@ const IFF_MULTICAST: u64 = 1 << 12;
 /// The backlog between devices and the protocols that `sysctl` sets, in packets: a burst of the line rate
 /// of 10 Gbit/s for about 10 ms.
 const BACKLOG_ENOUGH: u64 = 10_000;
+/// Polls without a packet after which a device interrupts again, and the time in nanoseconds after which its
+/// timer polls it. The kernel's documentation recommends both for busy polling.
+const DEFERRED_POLLS: u64 = 2;
+const FLUSH_NS: u64 = 200_000;
 /// Counters of an interface that grow with each packet lost before the protocols, and their meaning.
 const DROPS: [(&str, &str); 8] = [
     (
@@ -43,8 +47,24 @@ pub(super) fn checks(tree: &Tree, wanted: &Wanted) -> Vec<Check> {
         checks.push(drops(tree, &name));
         checks.push(rings(&name, NicRings::of(&name).ok().flatten()));
     }
+    let polled = polled(tree, wanted);
+    if polled.is_empty() {
+        checks.push(Check::ok(Subject::NicDefer, "no socket polls a device"));
+    }
+    checks.extend(polled.iter().map(|name| deferral(tree, name)));
     checks.push(backlog(tree));
     checks
+}
+
+/// Returns the interfaces that sockets poll: those of the config's setting; all of the config, where the
+/// system lets every socket poll.
+fn polled(tree: &Tree, wanted: &Wanted) -> BTreeSet<String> {
+    let by_setting = wanted.busy_polled.iter().map(String::as_str);
+    let mut polled: BTreeSet<&str> = by_setting.filter(|name| *name != LOOPBACK).collect();
+    if tree.number("/proc/sys/net/core/busy_read") > Some(0) {
+        polled.extend(wanted.networks());
+    }
+    polled.into_iter().map(str::to_owned).collect()
 }
 
 /// Returns the interfaces whose devices are judged: the config's. Without a config: all with hardware that
@@ -223,6 +243,39 @@ fn rings(name: &str, rings: Option<NicRings>) -> Check {
     .fixed_by([Fix::command(&set, &back)])
 }
 
+/// Reports a polled device whose interrupts are not deferred.
+fn deferral(tree: &Tree, name: &str) -> Check {
+    let id = Subject::NicDefer;
+    let wanted = [
+        ("napi_defer_hard_irqs", DEFERRED_POLLS),
+        ("gro_flush_timeout", FLUSH_NS),
+    ];
+    let (mut found, mut fixes) = (Vec::new(), Vec::new());
+    for (file, value) in wanted {
+        let path = of_interface(name, file);
+        let number = path.as_ref().and_then(|path| tree.number(path));
+        let (Some(path), Some(number)) = (path, number) else {
+            return Check::unknown(id, format!("this system does not report {file} of {name}"));
+        };
+        found.push(format!("{file} {number}"));
+        if number == 0 {
+            fixes.push(Fix::write(&path, &value.to_string(), "0"));
+        }
+    }
+    let found = format!("{name} has {}", found.join(" and "));
+    if fixes.is_empty() {
+        return Check::ok(id, found);
+    }
+    Check::note(
+        id,
+        format!("{found}, and sockets poll it"),
+        "the device interrupts after each poll of a socket, and the interrupt takes packets and time from \
+         the polling thread; deferred, it interrupts only when no socket has polled for the time-out",
+        "",
+    )
+    .fixed_by(fixes)
+}
+
 /// Reports packets that found the queue of their core full (`/proc/net/softnet_stat`).
 fn backlog(tree: &Tree) -> Check {
     let id = Subject::SoftnetDrops;
@@ -384,6 +437,49 @@ mod tests {
         assert_eq!(backlog(&faked.tree()).verdict(), Verdict::Ok);
         let none = FakedTree::of(&[]);
         assert_eq!(backlog(&none.tree()).verdict(), Verdict::Unknown);
+    }
+
+    #[test]
+    fn interrupts_of_a_polled_device_are_reported() {
+        let faked = device(&[
+            ("napi_defer_hard_irqs", "0\n"),
+            ("gro_flush_timeout", "0\n"),
+        ]);
+        let check = deferral(&faked.tree(), "eth0");
+        assert_eq!(check.verdict(), Verdict::Note);
+        let sys = "/sys/class/net/eth0";
+        let both = [
+            format!("echo 2 > {sys}/napi_defer_hard_irqs"),
+            format!("echo 200000 > {sys}/gro_flush_timeout"),
+        ];
+        assert_eq!(runs(&check), both);
+        faked.put(&format!("{sys}/gro_flush_timeout"), "50000\n");
+        let check = deferral(&faked.tree(), "eth0");
+        assert_eq!(runs(&check), both[..1], "the other is kept");
+        faked.put(&format!("{sys}/napi_defer_hard_irqs"), "1\n");
+        assert_eq!(deferral(&faked.tree(), "eth0").verdict(), Verdict::Ok);
+        assert_eq!(deferral(&faked.tree(), "eth1").verdict(), Verdict::Unknown);
+    }
+
+    #[test]
+    fn polled_devices_are_those_of_setting_or_system() {
+        let faked = FakedTree::of(&[]);
+        let input = |us: u32| {
+            wanted(json!({ "inputs": [{
+                "source": 1, "kind": "udp", "busy_poll_us": us,
+                "lines": [
+                    { "listen": "239.1.1.1:100", "interface": "eth5" },
+                    { "listen": "239.1.1.2:100", "interface": "lo" },
+                ],
+            }] }))
+        };
+        let names = |wanted: &Wanted| Vec::from_iter(polled(&faked.tree(), wanted));
+        assert_eq!(names(&input(50)), ["eth5"]);
+        assert_eq!(names(&input(0)), [""; 0]);
+        faked.put("/proc/sys/net/core/busy_read", "0\n");
+        assert_eq!(names(&input(0)), [""; 0]);
+        faked.put("/proc/sys/net/core/busy_read", "50\n");
+        assert_eq!(names(&input(0)), ["eth0", "eth5"]);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(in super::super) struct Wanted {
     pub(super) datagram_len_max: u64,
     /// Largest receive buffer that the config requests.
     pub(super) receive_buffer_bytes: Option<u64>,
+    /// Interfaces that sockets of the config poll (`busy_poll_us`).
+    pub(super) busy_polled: BTreeSet<String>,
     /// Largest send buffer that the config requests.
     pub(super) send_buffer_bytes: Option<u64>,
     /// Memory that RDMA devices pin; `None` if the config has no verbs.
@@ -139,6 +141,9 @@ impl Wanted {
             for line in udp.lines.iter().filter(|it| it.listen.ip().is_multicast()) {
                 let interface = name_of(line.interface.as_ref().unwrap_or(&config.interface));
                 wanted.interfaces.insert(interface.clone());
+                if udp.busy_poll_us.is_some_and(|us| us > 0) {
+                    wanted.busy_polled.insert(interface.clone());
+                }
                 wanted.received.push(Line {
                     group: line.listen,
                     interface,
@@ -275,7 +280,7 @@ mod tests {
                 },
             ],
             "inputs": [{
-                "source": 1, "kind": "udp", "receive_buffer_bytes": 9000,
+                "source": 1, "kind": "udp", "receive_buffer_bytes": 9000, "busy_poll_us": 50,
                 "lines": [
                     { "listen": "239.1.1.1:100", "interface": "eth2" },
                     { "listen": "10.0.0.1:100" },
@@ -315,6 +320,7 @@ mod tests {
             received: vec![line(("239.1.1.1:100", "eth2"))],
             datagram_len_max: 4096,
             receive_buffer_bytes: Some(9000),
+            busy_polled: ["eth2".to_owned()].into(),
             send_buffer_bytes: Some(5000),
             pinned_bytes: Some(a + b),
         };
