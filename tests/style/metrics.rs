@@ -63,7 +63,7 @@ type Section = (
     &'static [&'static str],
 );
 
-const SECTIONS: [Section; 14] = [
+const SECTIONS: [Section; 15] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<metric>`",
@@ -79,6 +79,12 @@ const SECTIONS: [Section; 14] = [
         "`tickcast_publisher_<metric>{endpoint}`; `endpoint` is `admin`, `command_socket` or `command_port`",
         Some(&PUBLISHER),
         &["EndpointCounters"],
+    ),
+    (
+        "Publisher: RDMA ports",
+        "`tickcast_publisher_<metric>{device, port}`, as far as a device counts them",
+        Some(&PUBLISHER),
+        &["PortEventMetrics"],
     ),
     (
         "Publisher: channel",
@@ -162,7 +168,7 @@ const SECTIONS: [Section; 14] = [
 /// Words that a meaning may open with: its unit.
 const UNITS: &str = "1 Bytes Calls Connections Cursors Datagrams Epoch Epochs Error Errors Events Files Frames \
      Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Packets Quantities READs Records Refusals \
-     Reports Rings Runs Samples Sequence Sequences Slots Source Subscribers Times WELCOMEs";
+     Reports Rings Runs Samples Sequence Sequences Slots Source Subscribers Ticks Times WELCOMEs";
 
 /// Ends the meaning of a gauge.
 const GAUGE: &str = " (a gauge)";

@@ -9,6 +9,7 @@ use tickcast_metrics::{Labels, Page, PageFormat};
 use tickcast_reliability::counters;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::{ChannelId, Nanos};
+use tickcast_transport::verbs::port_events::PortCounts;
 
 use crate::state::audit_log;
 use crate::state::hearing::Hearing;
@@ -41,6 +42,32 @@ counters! {
         sealed_sequence,
         /// Sequence that is the oldest in the ring (a gauge).
         oldest_sequence,
+    }
+}
+
+counters! {
+    /// Events of an RDMA port, as its device counts them.
+    struct PortEventMetrics {
+        /// Packets that arrived at the port with a mark of congestion (ECN).
+        port_ecn_marks,
+        /// Packets by which the port asked a sender to slow down (CNP).
+        port_cnps_sent,
+        /// Packets that asked the port to slow down, and that it obeyed (CNP).
+        port_cnps_handled,
+        /// Ticks of the device in which a pause or missing credits held back a packet.
+        port_send_waits,
+        /// Packets that found no receive buffer.
+        port_out_of_buffer,
+        /// Packets that the port discarded in place of sending them.
+        port_send_discards,
+        /// Packets that arrived damaged or malformed.
+        port_receive_errors,
+        /// Packets of RoCE that arrived with a wrong checksum.
+        port_checksum_errors,
+        /// Errors of symbols that the cable delivered.
+        port_symbol_errors,
+        /// Times that the port's link went down.
+        port_link_downs,
     }
 }
 
@@ -205,6 +232,21 @@ impl PublisherPage {
         }
     }
 
+    /// Adds the events of RDMA ports, as far as their devices count them.
+    fn add_ports(&mut self, ports: &[PortCounts]) {
+        for counts in ports {
+            let place = Labels::default().with("device", &counts.device);
+            let place = place.with("port", counts.port);
+            let mut add = self.at(&place);
+            PortEventMetrics::default().each(|counter, meaning, _| {
+                let mut all = counts.counts.iter();
+                if let Some((_, count)) = all.find(|(event, _)| event.name() == counter) {
+                    add(counter, meaning, *count);
+                }
+            });
+        }
+    }
+
     fn add_channel(&mut self, channel: &ChannelShared) {
         let place = Labels::default().with("channel", &channel.plan.name);
         let ring = RingMetrics::default();
@@ -278,6 +320,7 @@ pub(crate) fn metrics(shared: &Shared, format: PageFormat) -> Page {
         all.examples = Examples::of(losses);
     }
     all.add_process(shared);
+    all.add_ports(&shared.port_events.read());
     for channel in &shared.channels {
         all.add_channel(channel);
     }
@@ -332,6 +375,36 @@ fn each_standby_metric(
 mod tests {
     use super::*;
     use crate::state::hearing::Silence;
+    use tickcast_transport::verbs::port_events::PortEvent;
+
+    #[test]
+    fn rdma_port_shows_the_events_that_it_counts() {
+        let mut all = PublisherPage::default();
+        let (device, port) = ("mlx5_0".to_owned(), 2);
+        let counts = vec![(PortEvent::CnpSent, 7), (PortEvent::SendDiscard, 0)];
+        all.add_ports(&[PortCounts {
+            device,
+            port,
+            counts,
+        }]);
+        let text = all.page.encode(PageFormat::Prometheus);
+        for (event, count) in [("cnp_sent", 7), ("send_discard", 0)] {
+            let series =
+                format!("events_total{{device=\"mlx5_0\",port=\"2\",event=\"{event}\"}} {count}");
+            assert!(text.contains(&format!("_rdma_port_{series}\n")), "{text}");
+        }
+        assert!(!text.contains("ecn_mark"), "the device does not count it");
+    }
+
+    #[test]
+    fn event_of_an_rdma_port_always_has_a_metric() {
+        for event in PortEvent::ALL {
+            let mut found = false;
+            PortEventMetrics::default().each(|counter, _, _| found |= counter == event.name());
+            assert!(found, "{event:?}");
+            assert!(PUBLISHER.find(event.name()).is_some(), "{event:?}");
+        }
+    }
 
     #[test]
     fn silent_source_and_its_lines_show_their_ages() {

@@ -18,7 +18,7 @@ pub(crate) mod standby_view;
 pub(crate) mod subscribers;
 pub(crate) mod thread;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,6 +34,7 @@ use tickcast_reliability::types::{
     SourceId, SourcePosition,
 };
 use tickcast_transport::SendStats;
+use tickcast_transport::verbs::port_events::PortEvents;
 
 use crate::config::Config;
 use crate::config::settings::shown;
@@ -476,6 +477,8 @@ pub struct Shared {
     pub(crate) rounds: Rounds,
     /// The counters of the latency log.
     pub(crate) latency_log: LatencyLogMetrics,
+    /// The events of the RDMA ports that send channels.
+    pub(crate) port_events: PortEvents,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -523,6 +526,7 @@ impl Shared {
             by_id: (channels.iter().zip(0..))
                 .map(|(channel, at)| (channel.plan.id, at))
                 .collect(),
+            port_events: PortEvents::open(ports_of(&channels)),
             channels,
             sources,
             service: Arc::default(),
@@ -677,4 +681,16 @@ impl Shared {
 /// Locks, ignoring poison: a panic ends the process.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the RDMA ports that send these channels, each once.
+fn ports_of(channels: &[Arc<ChannelShared>]) -> BTreeSet<(&str, u8)> {
+    let fan_outs = channels.iter().flat_map(|channel| &channel.plan.fan_outs);
+    let ports = fan_outs.flat_map(|fan_out| match fan_out {
+        FanOutPlan::Verbs { ports, .. } => &ports[..],
+        _ => &[],
+    });
+    ports
+        .map(|port| (port.device.as_str(), port.port))
+        .collect()
 }

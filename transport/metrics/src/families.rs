@@ -143,6 +143,23 @@ pub static PUBLISHER: Part = Part {
             ]
         ),
         by!(
+            "rdma_port_events_total",
+            "event",
+            "Events of an RDMA port that sends a channel, counted by its device since the driver was loaded.",
+            [
+                "port_ecn_marks" => "ecn_mark",
+                "port_cnps_sent" => "cnp_sent",
+                "port_cnps_handled" => "cnp_handled",
+                "port_send_waits" => "send_wait",
+                "port_out_of_buffer" => "out_of_buffer",
+                "port_send_discards" => "send_discard",
+                "port_receive_errors" => "receive_error",
+                "port_checksum_errors" => "checksum_error",
+                "port_symbol_errors" => "symbol_error",
+                "port_link_downs" => "link_down",
+            ]
+        ),
+        by!(
             "log_lost_entries_total",
             "log",
             "Entries that one of the publisher's own logs lacks: lines, events, or samples of latency.",

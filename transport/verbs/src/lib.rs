@@ -13,9 +13,10 @@
 //! 4. `device`: [`Device`] with its queues, regions, events and connection manager ids
 //! 5. `audit`: the events that report which peer reached which memory
 //! 6. `disabled`: [`Device`] and the rest in a build without `rdma`
-//! 7. `ports`: the devices that the operating system reports, without opening any
-//! 8. `config`: plain values, with or without `rdma`
-//! 9. `error`: [`VerbsError`]
+//! 7. `port_events`: counts of congestion, discards and damage, as the operating system reports them
+//! 8. `ports`: the devices that the operating system reports, without opening any
+//! 9. `config`: plain values, with or without `rdma`
+//! 10. `error`: [`VerbsError`]
 
 #[cfg(feature = "rdma")]
 pub mod audit;
@@ -31,6 +32,7 @@ mod error;
 mod memory;
 #[cfg(feature = "rdma")]
 mod multicast;
+pub mod port_events;
 pub mod ports;
 
 pub use config::{

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 /// Directory where the kernel lists the devices.
-const CLASS: &str = "/sys/class/infiniband";
+pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
 /// One port of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

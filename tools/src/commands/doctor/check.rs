@@ -114,6 +114,10 @@ subjects! {
     RdmaGids = "rdma-gids",
     /// Counters of an RDMA device.
     RdmaCounters = "rdma-counters",
+    /// Congestion of the network of an RDMA port.
+    RdmaCongestion = "rdma-congestion",
+    /// Packets that an RDMA port discarded or received damaged.
+    RdmaDiscards = "rdma-discards",
     /// Packet length of an RDMA device.
     RdmaMtu = "rdma-mtu",
     /// Datagrams through an RDMA port and back.

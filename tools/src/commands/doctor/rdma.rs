@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tickcast_subscriber::Interface;
 use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::verbs::port_events::{PortCounts, PortEvent, PortEvents};
 use tickcast_transport::verbs::ports::{self, Port};
 use tickcast_transport::verbs::{
     Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
@@ -187,6 +188,9 @@ fn check_port(
         ));
     }
     checks.push(counters(&name, port));
+    for counts in PortEvents::open([(port.device.as_str(), port.port)]).read() {
+        checks.extend([congestion(&name, &counts), discards(&name, &counts)]);
+    }
     let device = match Device::open_active(address) {
         Ok(device) => device,
         Err(VerbsError::NotBuilt) => return (checks, None),
@@ -264,6 +268,54 @@ fn counters(name: &str, port: &Port) -> Check {
             "watch missing_datagrams",
         ),
     }
+}
+
+/// Reports the signs of a congested network.
+fn congestion(name: &str, counts: &PortCounts) -> Check {
+    let id = Subject::RdmaCongestion;
+    match counted(counts, PortEvent::is_congestion) {
+        None => Check::unknown(id, format!("{name}: its device does not count it")),
+        Some(events) if events.is_empty() => {
+            Check::ok(id, format!("{name}: no mark, and nothing waited"))
+        }
+        Some(events) => Check::note(
+            id,
+            format!("{name} since the driver was loaded: {events}"),
+            "switches marked packets or held them back, so repair and replay slow down; multicast is \
+             not slowed down, and is dropped where a queue is full",
+            "if it still grows: lower the budgets of repair and replay, set the pace of the fan-out, or \
+             give its traffic a queue of its own in the switches (traffic_class)",
+        ),
+    }
+}
+
+/// Reports packets that the port discarded or received damaged.
+fn discards(name: &str, counts: &PortCounts) -> Check {
+    let id = Subject::RdmaDiscards;
+    // Packets without a buffer have a check of their own.
+    let is_discard = |event: PortEvent| !event.is_congestion() && event != PortEvent::OutOfBuffer;
+    match counted(counts, is_discard) {
+        None => Check::unknown(id, format!("{name}: its device does not count them")),
+        Some(events) if events.is_empty() => {
+            Check::ok(id, format!("{name}: nothing was discarded or damaged"))
+        }
+        Some(events) => Check::warning(
+            id,
+            format!("{name} since the driver was loaded: {events}"),
+            "each such packet was repaired or lost",
+            "if it still grows: discards need a slower sender or a switch that takes its pace; errors \
+             and link losses need another cable, module or switch port",
+        ),
+    }
+}
+
+/// Returns the events of this kind that happened, in words; `None` if the device counts none of them.
+fn counted(counts: &PortCounts, is_kind: impl Fn(PortEvent) -> bool) -> Option<String> {
+    let all = counts.counts.iter().filter(|(event, _)| is_kind(*event));
+    let all: Vec<_> = all.collect();
+    let happened = all.iter().filter(|(_, count)| *count > 0);
+    let happened = happened.map(|(event, count)| format!("{} {count}", event.name()));
+    (!all.is_empty()).then(|| happened.collect::<Vec<_>>().join(", "))
 }
 
 /// Sends datagrams to a group and receives them on the same port.
@@ -371,6 +423,42 @@ mod tests {
         port.hw_counters.insert("out_of_buffer".into(), 0);
         assert_eq!(counters("a", &port).verdict(), Verdict::Ok);
     }
+
+    fn counts(counts: &[(PortEvent, u64)]) -> PortCounts {
+        PortCounts {
+            device: "mlx5_0".into(),
+            port: 1,
+            counts: counts.to_vec(),
+        }
+    }
+
+    #[test]
+    fn congestion_of_an_rdma_port_is_reported() {
+        let check = |of: &[_]| congestion("a", &counts(of));
+        let discard = (PortEvent::SendDiscard, 5);
+        assert_eq!(check(&[discard]).verdict(), Verdict::Unknown);
+        let none = [(PortEvent::CnpSent, 0), (PortEvent::EcnMark, 0), discard];
+        assert_eq!(check(&none).verdict(), Verdict::Ok);
+        let marked = check(&[(PortEvent::CnpSent, 0), (PortEvent::EcnMark, 3), discard]);
+        assert_eq!(marked.verdict(), Verdict::Note);
+        assert!(marked.found().ends_with(": port_ecn_marks 3"), "{marked}");
+        assert!(marked.remedy().contains("budgets"), "{marked}");
+    }
+
+    #[test]
+    fn discards_and_damage_of_an_rdma_port_are_reported() {
+        let check = |of: &[_]| discards("a", &counts(of));
+        let others = [(PortEvent::CnpSent, 9), (PortEvent::OutOfBuffer, 9)];
+        assert_eq!(check(&others).verdict(), Verdict::Unknown);
+        let none = [others[0], (PortEvent::LinkDown, 0)];
+        assert_eq!(check(&none).verdict(), Verdict::Ok);
+        let lost = check(&[(PortEvent::SendDiscard, 2), (PortEvent::LinkDown, 1)]);
+        assert_eq!(lost.verdict(), Verdict::Warning);
+        let found = "port_send_discards 2, port_link_downs 1";
+        assert!(lost.found().ends_with(found), "{lost}");
+        assert!(lost.remedy().contains("cable"), "{lost}");
+    }
+
     #[test]
     fn rdma_device_files_without_access_are_reported() {
         let files = |kind: io::ErrorKind| files_of(Err(kind.into()));

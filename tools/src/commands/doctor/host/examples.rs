@@ -445,6 +445,8 @@ const NOT_OF_FILES: &[Subject] = &[
     Subject::RdmaPort,
     Subject::RdmaGids,
     Subject::RdmaCounters,
+    Subject::RdmaCongestion,
+    Subject::RdmaDiscards,
     Subject::RdmaMtu,
     Subject::RdmaLoopback,
     Subject::RdmaSelftest,
