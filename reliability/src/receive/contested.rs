@@ -4,126 +4,127 @@
 //! The memory of contents marks the contested sequences, so its span bounds their number, however many
 //! somebody forges. This type holds those of them that wait to be requested, or for their copy.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::types::{Nanos, Sequence, SequenceRange};
 
-/// Contested sequences that wait to be requested, or for the publisher's copy.
+/// Requests after which a wait grows no more. Whoever keeps forging must not keep anything waiting.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// When a contested sequence is requested next, and the number of requests so far.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Schedule {
+    at: Nanos,
+    attempts: u32,
+}
+
+/// Contested sequences that wait to be requested, or for their copy. Each has a time of its own, so that
+/// no newer one postpones it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ContestedSequences {
-    waiting: BTreeSet<Sequence>,
-    not_before: Nanos,
-    /// Sequences that were requested, and when to look whether their copies came.
-    requested: BTreeSet<Sequence>,
-    retry_at: Nanos,
-    attempts: u32,
+    schedules: BTreeMap<Sequence, Schedule>,
+    /// The same sequences by the time of their next request.
+    by_time: BTreeSet<(Nanos, Sequence)>,
 }
 
 impl ContestedSequences {
     /// Returns whether no sequence waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.requested.is_empty()
+        self.schedules.is_empty()
+    }
+
+    /// Returns whether a copy may soon decide about a sequence: one was not requested often yet.
+    pub(crate) fn is_settling(&self) -> bool {
+        let mut all = self.schedules.values();
+        all.any(|it| it.attempts <= ATTEMPTS_MAX)
     }
 
     /// Returns when the next request is due; [`Nanos::MAX`] if no sequence waits.
     pub(crate) fn due_at(&self) -> Nanos {
-        let request = match self.waiting.is_empty() {
-            true => Nanos::MAX,
-            false => self.not_before,
-        };
-        let retry = match self.requested.is_empty() {
-            true => Nanos::MAX,
-            false => self.retry_at,
-        };
-        request.min(retry)
+        self.by_time.first().map_or(Nanos::MAX, |(at, _)| *at)
     }
 
     /// Adds a sequence that was not contested before.
     pub(crate) fn add(&mut self, sequence: Sequence) {
-        self.waiting.insert(sequence);
+        self.schedule(sequence, Nanos::ZERO, 0);
     }
 
-    /// Requests the contested sequences of `range`, which are these, again at this time.
-    pub(crate) fn request_again(
-        &mut self,
-        contested: impl Iterator<Item = Sequence>,
-        range: SequenceRange,
-        at: Nanos,
-    ) {
-        let mut contested = contested.peekable();
-        if contested.peek().is_some() {
-            remove(&mut self.waiting, range);
-            remove(&mut self.requested, range);
-            self.waiting.extend(contested);
-            self.not_before = at;
+    /// Requests these contested sequences again at this time, because they were refused for a while.
+    pub(crate) fn request_again(&mut self, contested: impl Iterator<Item = Sequence>, at: Nanos) {
+        for sequence in contested {
+            let before = self.schedules.get(&sequence).map_or(0, |it| it.attempts);
+            self.schedule(sequence, at, before);
+        }
+    }
+
+    /// Requests everything at once, as if for the first time: the repair connection is new.
+    pub(crate) fn request_all_again(&mut self) {
+        self.by_time.clear();
+        for (sequence, schedule) in &mut self.schedules {
+            (schedule.at, schedule.attempts) = (Nanos::ZERO, 0);
+            self.by_time.insert((schedule.at, *sequence));
         }
     }
 
     /// The copy of this sequence came that decides between its contents.
     pub(crate) fn decide(&mut self, sequence: Sequence) {
-        self.waiting.remove(&sequence);
-        self.requested.remove(&sequence);
-    }
-
-    /// Requests again what was requested and is still contested, if its time is over. Multicast may have
-    /// answered, and only a copy that comes over a connection decides.
-    pub(crate) fn retry(&mut self, now: Nanos, mut is_contested: impl FnMut(Sequence) -> bool) {
-        if self.requested.is_empty() || now < self.retry_at {
-            return;
+        if let Some(schedule) = self.schedules.remove(&sequence) {
+            self.by_time.remove(&(schedule.at, sequence));
         }
-        let before = self.waiting.len();
-        let requested = std::mem::take(&mut self.requested).into_iter();
-        self.waiting
-            .extend(requested.filter(|it| is_contested(*it)));
-        self.attempts = match self.waiting.len() > before {
-            true => self.attempts.saturating_add(1),
-            false => 0,
-        };
     }
 
-    /// Moves everything that is due to `requests`, in as few ranges as possible. `wait` returns how long
-    /// the copies may take after this many attempts.
+    /// Moves everything that is due and still contested to `requests`, in as few ranges as possible.
+    /// Multicast may have answered an earlier request, and only a copy that comes over a connection decides.
+    /// `wait` returns how long the copies may take after this many attempts.
     pub(crate) fn take_due(
         &mut self,
         now: Nanos,
-        wait: impl FnOnce(u32) -> Nanos,
+        is_contested: impl Fn(Sequence) -> bool,
+        mut wait: impl FnMut(u32) -> Nanos,
         requests: &mut Vec<SequenceRange>,
     ) {
-        if self.waiting.is_empty() || self.not_before > now {
-            return;
-        }
-        for sequence in &self.waiting {
-            match requests.last_mut() {
-                Some(range) if range.last.next() == *sequence => range.last = *sequence,
-                _ => requests.push(SequenceRange::one(*sequence)),
+        let mut due = Vec::new();
+        while let Some((_, sequence)) = self.by_time.first().filter(|(at, _)| *at <= now).copied() {
+            let attempts = self.schedules.get(&sequence).map_or(0, |it| it.attempts);
+            self.decide(sequence);
+            if is_contested(sequence) {
+                due.push((sequence, (attempts + 1).min(ATTEMPTS_MAX + 1)));
             }
         }
-        self.requested.append(&mut self.waiting);
-        self.retry_at = now.after(wait(self.attempts + 1));
-        self.not_before = Nanos::ZERO;
+        due.sort_unstable();
+        // Those requested together wait together, so that they are requested together again.
+        let mut waits = [None; ATTEMPTS_MAX as usize + 1];
+        for (sequence, attempts) in due {
+            let level = attempts.min(ATTEMPTS_MAX);
+            let wait = *waits[level as usize].get_or_insert_with(|| wait(level));
+            self.schedule(sequence, now.after(wait), attempts);
+            match requests.last_mut() {
+                Some(range) if range.last.next() == sequence => range.last = sequence,
+                _ => requests.push(SequenceRange::one(sequence)),
+            }
+        }
     }
 
     /// Forgets the sequences above `last`.
     pub(crate) fn forget_above(&mut self, last: Sequence) {
-        self.waiting.retain(|sequence| *sequence <= last);
-        self.requested.retain(|sequence| *sequence <= last);
+        let above = self.schedules.split_off(&last.next());
+        for (sequence, schedule) in above {
+            self.by_time.remove(&(schedule.at, sequence));
+        }
     }
 
     /// Forgets everything, at a change of epoch.
     pub(crate) fn clear(&mut self) {
-        self.waiting.clear();
-        self.requested.clear();
-        self.attempts = 0;
+        self.schedules.clear();
+        self.by_time.clear();
     }
-}
 
-/// Removes the sequences of `range`, without a look at any other: each of many refusals may name one.
-fn remove(sequences: &mut BTreeSet<Sequence>, range: SequenceRange) {
-    while let Some(first) = sequences.range(range.first..=range.last).next() {
-        let first = *first;
-        sequences.remove(&first);
+    fn schedule(&mut self, sequence: Sequence, at: Nanos, attempts: u32) {
+        self.decide(sequence);
+        self.schedules.insert(sequence, Schedule { at, attempts });
+        self.by_time.insert((at, sequence));
     }
 }
 
@@ -136,8 +137,18 @@ mod tests {
     }
 
     fn taken(contested: &mut ContestedSequences, now: u64) -> Vec<SequenceRange> {
+        taken_if(contested, now, |_| true)
+    }
+
+    /// A copy may take 10 ns for each attempt.
+    fn taken_if(
+        contested: &mut ContestedSequences,
+        now: u64,
+        is_contested: impl Fn(Sequence) -> bool,
+    ) -> Vec<SequenceRange> {
         let mut requests = Vec::new();
-        contested.take_due(Nanos(now), |n| Nanos(u64::from(n) * 10), &mut requests);
+        let wait = |n| Nanos(u64::from(n) * 10);
+        contested.take_due(Nanos(now), is_contested, wait, &mut requests);
         requests
     }
 
@@ -159,7 +170,7 @@ mod tests {
         assert_eq!(taken(&mut contested, 0), []);
         contested.add(Sequence(9));
         contested.clear();
-        assert!(contested.is_empty());
+        assert!(contested.is_empty() && contested.due_at() == Nanos::MAX);
     }
 
     #[test]
@@ -169,37 +180,72 @@ mod tests {
         contested.add(Sequence(4));
         assert_eq!(taken(&mut contested, 100), [range(3, 4)]);
         assert_eq!(contested.due_at(), Nanos(110));
-        contested.retry(Nanos(109), |_| true);
         assert_eq!(taken(&mut contested, 109), []);
-        contested.retry(Nanos(110), |it| it == Sequence(4));
-        assert_eq!(taken(&mut contested, 110), [range(4, 4)]);
+        let retried = taken_if(&mut contested, 110, |it| it == Sequence(4));
+        assert_eq!(retried, [range(4, 4)]);
         assert_eq!(
             contested.due_at(),
             Nanos(130),
             "the second attempt waits longer"
         );
-        contested.retry(Nanos(130), |_| false);
+        assert_eq!(taken_if(&mut contested, 130, |_| false), []);
         assert!(contested.is_empty());
         contested.add(Sequence(9));
         assert_eq!(taken(&mut contested, 200), [range(9, 9)]);
         assert_eq!(contested.due_at(), Nanos(210));
         contested.forget_above(Sequence(8));
-        assert!(contested.is_empty());
+        assert!(contested.is_empty() && contested.due_at() == Nanos::MAX);
     }
 
     #[test]
-    fn contested_of_range_wait_until_requested_again() {
+    fn newer_contested_sequences_postpone_no_retry() {
         let mut contested = ContestedSequences::default();
-        contested.request_again([].into_iter(), range(4, 4), Nanos(100));
-        assert!(contested.is_empty(), "sequence 4 is not contested");
-        contested.add(Sequence(3));
-        let both = [3, 5].map(Sequence);
-        contested.request_again(both.into_iter(), range(3, 9), Nanos(100));
+        contested.add(Sequence(1));
+        assert_eq!(taken(&mut contested, 100), [range(1, 1)]);
+        for at in 101..110 {
+            contested.add(Sequence(at));
+            assert_eq!(taken(&mut contested, at), [range(at, at)]);
+        }
+        assert_eq!(taken(&mut contested, 110), [range(1, 1)]);
+    }
+
+    #[test]
+    fn wait_of_contested_sequence_is_bounded_and_starts_anew() {
+        let mut contested = ContestedSequences::default();
+        contested.add(Sequence(1));
+        let mut now = 0;
+        for waits in [10, 20, 30, 40] {
+            assert!(contested.is_settling());
+            assert_eq!(taken(&mut contested, now), [range(1, 1)]);
+            assert_eq!(contested.due_at(), Nanos(now + waits));
+            now += waits;
+        }
+        for _ in 0..3 {
+            assert_eq!(taken(&mut contested, now), [range(1, 1)]);
+            assert_eq!(contested.due_at(), Nanos(now + 40), "no longer");
+            assert!(!contested.is_settling());
+            now += 40;
+        }
+        contested.request_all_again();
+        assert!(contested.is_settling());
+        assert_eq!(taken(&mut contested, now), [range(1, 1)]);
+        assert_eq!(contested.due_at(), Nanos(now + 10));
+    }
+
+    #[test]
+    fn refused_sequence_alone_waits_until_requested_again() {
+        let mut contested = ContestedSequences::default();
+        contested.request_again([].into_iter(), Nanos(100));
+        assert!(contested.is_empty(), "nothing of the range is contested");
+        for sequence in [3, 4, 5] {
+            contested.add(Sequence(sequence));
+        }
+        let refused = [3, 5].map(Sequence);
+        contested.request_again(refused.into_iter(), Nanos(100));
+        assert_eq!(taken(&mut contested, 0), [range(4, 4)]);
+        assert_eq!(taken(&mut contested, 99), [range(4, 4)]);
+        contested.decide(Sequence(4));
         assert_eq!(contested.due_at(), Nanos(100));
-        assert_eq!(taken(&mut contested, 99), []);
         assert_eq!(taken(&mut contested, 100), [range(3, 3), range(5, 5)]);
-        // The delay counts once.
-        contested.add(Sequence(4));
-        assert_eq!(contested.due_at(), Nanos::ZERO);
     }
 }

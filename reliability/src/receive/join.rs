@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{ChannelOffer, HeartbeatLimits, Start};
+use crate::control::{ChannelOffer, Start};
 use crate::ring::Geometry;
 use crate::types::{Epoch, Lineage, RecordNumber, Sequence};
 use crate::wire::{Header, Kind};
@@ -244,6 +244,7 @@ fn geometry_of(slots: u64, slot_len: usize) -> Option<Geometry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::HeartbeatLimits;
     use crate::types::{ChannelId, ConfigHash, Continued};
 
     /// An offer of epoch 5 with the sequences 31 to 40; epoch 4 ended with 20.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::control::{ChannelOffer, HeartbeatLimits};
+use crate::control::ChannelOffer;
 use crate::ring::{Geometry, RingError, RingIdentity, RingMemory, RingWriter};
 use crate::types::{
     ChannelId, ConfigHash, Continued, Epoch, Lineage, RecordNumber, Sequence, SequenceRange,
@@ -376,6 +376,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::HeartbeatLimits;
     use crate::publish::{PublisherConfig, PublisherCore};
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
     use crate::ring::{HeapMemory, RingReader};

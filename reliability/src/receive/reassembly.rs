@@ -265,10 +265,11 @@ impl Reassembly {
         }
     }
 
-    /// The publisher's copies of these sequences can't be had any more.
+    /// The publisher's copies of these sequences can't be had any more. Counts those that are contested.
     #[cold]
-    pub(crate) fn leave_contested(&mut self, range: SequenceRange) {
+    pub(crate) fn leave_contested(&mut self, range: SequenceRange, counters: &ReceiverCounters) {
         let contested: Vec<_> = self.contested(range).collect();
+        counters.contents_undecided.add(contested.len() as u64);
         for sequence in contested {
             match sequence < self.stream.next() {
                 true => self.stream.remembered_mut().leave(sequence),

@@ -283,6 +283,16 @@ impl Recovery {
         }
         let duplicate = (self.reassembly).take_duplicate(held, datagram, &self.counters, on);
         if let Duplicate::Conflict(Conflict {
+            wrong_one_delivered: true,
+            ..
+        }) = duplicate
+        {
+            // An impostor's neighbours follow its records, so nothing else may reveal them.
+            for neighbour in [held.sequence.previous(), held.sequence.next()] {
+                self.contest_and_report(neighbour, on);
+            }
+        }
+        if let Duplicate::Conflict(Conflict {
             is_newly_contested: true,
             ..
         }) = duplicate
@@ -319,7 +329,7 @@ impl Recovery {
     /// Requests the contested sequences of `range` again at this time.
     pub(crate) fn requery(&mut self, range: SequenceRange, at: Nanos) {
         let contested = self.reassembly.contested(range);
-        self.repair.requery(contested, range, at);
+        self.repair.requery(contested, at);
     }
 
     /// Returns to the place behind `last`: everything beyond is void. The record `next_record` follows it.
@@ -366,7 +376,7 @@ impl Recovery {
         self.lose_below(refused.oldest);
         // Nobody can tell any more which content below is the publisher's.
         if let Some(gone) = SequenceRange::new(Sequence::FIRST, refused.oldest.previous()) {
-            self.reassembly.leave_contested(gone);
+            self.reassembly.leave_contested(gone, &self.counters);
         }
         // The rest of the range may be requested again.
         self.repair.retry_refused(refused.range, now);
@@ -380,13 +390,20 @@ impl Recovery {
         readable: Option<&mut Readable>,
         requests: &mut RepairRequests,
     ) -> PathHealth {
-        let reassembly = &self.reassembly;
-        (self.repair).retry_contested(now, |sequence| reassembly.is_contested(sequence));
         let first = self.reassembly.next();
         // The window ends before `window_end`; at the very last sequence that saturates.
         let last = self.reassembly.window_end().previous().max(first);
         let window = SequenceRange { first, last };
-        (self.repair).due_requests(now, window, lines, readable, &self.counters, requests)
+        let reassembly = &self.reassembly;
+        (self.repair).due_requests(
+            now,
+            window,
+            lines,
+            readable,
+            |sequence| reassembly.is_contested(sequence),
+            &self.counters,
+            requests,
+        )
     }
 
     /// Returns when a request is due if nothing arrives until then.

@@ -286,6 +286,7 @@ impl Repair {
         window: SequenceRange,
         lines: &Lines,
         readable: Option<&mut Readable>,
+        is_contested: impl Fn(Sequence) -> bool,
         counters: &ReceiverCounters,
         requests: &mut RepairRequests,
     ) -> PathHealth {
@@ -293,7 +294,7 @@ impl Repair {
             return PathHealth::Answers;
         }
         let retry = |attempts| self.nack.retry(attempts);
-        self.contested.take_due(now, retry, &mut requests.repair);
+        (self.contested).take_due(now, is_contested, retry, &mut requests.repair);
         if readable.is_none() {
             requests.room = None;
         }
@@ -403,30 +404,21 @@ impl Repair {
         }
     }
 
-    /// Requests the contested sequences of `range` again at this time, because none was answered.
-    pub(crate) fn requery(
-        &mut self,
-        contested: impl Iterator<Item = Sequence>,
-        range: SequenceRange,
-        at: Nanos,
-    ) {
+    /// Requests these contested sequences again at this time, because they were refused for a while.
+    pub(crate) fn requery(&mut self, contested: impl Iterator<Item = Sequence>, at: Nanos) {
         if self.settings.enabled {
-            self.contested.request_again(contested, range, at);
+            self.contested.request_again(contested, at);
         }
+    }
+
+    /// Returns whether a copy may soon decide about a contested sequence.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.contested.is_settling()
     }
 
     /// The copy of this sequence came that decides between its contents.
     pub(crate) fn decide(&mut self, sequence: Sequence) {
         self.contested.decide(sequence);
-    }
-
-    /// Requests again what is still contested although it was requested, if its time is over.
-    pub(crate) fn retry_contested(
-        &mut self,
-        now: Nanos,
-        is_contested: impl FnMut(Sequence) -> bool,
-    ) {
-        self.contested.retry(now, is_contested);
     }
 
     /// Forgets the contested sequences above `last`.
@@ -472,6 +464,7 @@ impl Repair {
 
     /// Makes everything due at once, as if for the first time: the repair connection is new.
     pub(crate) fn request_all_again(&mut self, now: Nanos) {
+        self.contested.request_all_again();
         self.request_again(now, |_| true);
     }
 

@@ -397,10 +397,14 @@ impl EpochStream {
     }
 
     /// Ends the session once everything up to a confirmed END is resolved. Nothing follows END, so
-    /// sequences beyond it that another publisher made us miss are not missing.
+    /// sequences beyond it that another publisher made us miss are not missing. It waits for the publisher's
+    /// copies of contested sequences while they may come soon.
     fn end_if_resolved(&mut self, on: &mut dyn Deliver) {
         let next = self.recovery.next();
         if !self.extent.end_mut().is_reached(next) {
+            return;
+        }
+        if !self.ended() && self.join.is_link_up() && self.recovery.repair().is_settling() {
             return;
         }
         self.recovery.end(on);

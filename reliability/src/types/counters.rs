@@ -175,6 +175,8 @@ counters! {
         refusals_received,
         /// Sequences received with two different contents, or that the next one did not follow.
         fencing_violations,
+        /// Sequences with two contents whose publisher's copy the ring no longer held: either may stand.
+        contents_undecided,
         /// Records delivered, or declared lost, that the publisher's own copy or its STATUS later disproved.
         fenced_records,
         /// Times that STATUS proved that an impostor had sent datagrams.

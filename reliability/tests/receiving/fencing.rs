@@ -1,6 +1,6 @@
 //! An impostor multicasts datagrams whose CRC is right.
 
-use tickcast_reliability::control::{Message, Status};
+use tickcast_reliability::control::{Message, RefusalReason, Start, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::Path;
@@ -180,6 +180,81 @@ fn datagram_beyond_confirmed_end_is_not_delivered() {
     assert_eq!(world.records, [1]);
 }
 
+/// Forges two datagrams that follow each other, in place of the publisher's that were lost. The publisher's
+/// copy of one of them comes.
+fn forge_pair(copied: u64) -> (Publisher, Alone) {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    let mut impostor = impostor_of(&publisher);
+    // Datagram 2 of the publisher has more records than the forged one, so 3 does not follow that.
+    publisher.publish(2);
+    (3..=4).for_each(|_| drop(publisher.publish(1)));
+    (2..=4).for_each(|_| alone.hear(A, &impostor.publish(1)));
+    assert_eq!(alone.records, [1, 2, 3, 4]);
+    alone.hear(A, &publisher.sent[&copied]);
+    assert_eq!(alone.asks(), [run(copied, copied)]);
+    alone.answer(&publisher.sent[&copied]);
+    (publisher, alone)
+}
+
+#[test]
+fn neighbours_of_forged_datagram_are_contested() {
+    for copied in 2..=4 {
+        let (publisher, mut alone) = forge_pair(copied);
+        for _ in 0..3 {
+            for range in alone.asks() {
+                for sequence in range.iter() {
+                    alone.answer(&publisher.sent[&sequence.0]);
+                }
+            }
+        }
+        let mut fenced: Vec<_> = alone.losses().iter().map(|it| (it.0, it.3)).collect();
+        fenced.sort_by_key(|it| it.0);
+        let all: Vec<_> = (2..=4).map(|it| (it, LossCause::Fenced)).collect();
+        assert_eq!(fenced, all, "from {copied}");
+    }
+}
+
+#[test]
+fn end_waits_for_contested_datagrams_within_bounds() {
+    let (publisher, mut alone) = {
+        let mut publisher = Publisher::new(5, 1);
+        let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+        let genuine = publisher.publish(1);
+        alone.hear(A, &genuine);
+        alone.hear(A, &forged(&genuine));
+        let end = publisher.end();
+        alone.hear(A, &end);
+        (publisher, alone)
+    };
+    alone.status(&publisher.status());
+    assert!(!alone.receiver.ended(), "1 may be forged");
+    // A publisher that never answers holds the end up for a few requests only.
+    let mut requests = 0;
+    while !alone.receiver.ended() {
+        requests += alone.asks().len();
+        assert!(requests <= 5, "it never ends");
+        alone.at(alone.receiver.poll_timeout().max(alone.now.after(Nanos(1))));
+    }
+    assert_eq!(requests, 5);
+}
+
+#[test]
+fn contents_that_ring_no_longer_decides_are_counted() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let genuine = publisher.publish(1);
+    alone.hear(A, &genuine);
+    alone.hear(A, &forged(&genuine));
+    assert_eq!(alone.asks(), [run(1, 1)]);
+    publisher.oldest = 2;
+    alone.refuse(&publisher, (1, 1), RefusalReason::Window, 0);
+    assert_eq!(alone.counters().contents_undecided.get(), 1);
+    alone.later(1_000_000);
+    assert!(alone.asks().is_empty(), "nobody can answer");
+}
+
 #[test]
 fn end_of_repair_path_voids_what_lies_beyond() {
     let mut publisher = Publisher::new(5, 1);
@@ -194,6 +269,8 @@ fn end_of_repair_path_voids_what_lies_beyond() {
     world.hear(A, &impostor.publish(1));
     assert_eq!(world.records, [1, 2]);
     world.tell(Path::Repair, &Message::Datagram(&end));
+    assert!(!world.saw(&Event::EndOfSession), "1 may be an impostor's");
+    world.settle(&publisher);
     assert!(world.saw(&Event::EndOfSession));
     let after = Sequence(2);
     assert!(world.saw(&Event::RolledBack { after, records: 1 }));

@@ -682,6 +682,7 @@ pub static SUBSCRIBER: Part = Part {
             "Contradictions: two contents of one sequence, a STATUS against what came, or an invalid WELCOME.",
             [
                 "fencing_violations" => "sequence",
+                "contents_undecided" => "undecided",
                 "impostors" => "status",
                 "welcomes_invalid" => "welcome",
             ]
