@@ -192,6 +192,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
+                // An answer before its question would be another error.
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    asked.extend(byte);
+                }
                 let _ = stream.write_all(head.as_bytes());
                 while stream.write_all(again).is_ok() {}
             });

@@ -6,6 +6,7 @@
 
 mod announced;
 mod cursor;
+mod heartbeats;
 mod nack;
 mod rejected;
 mod standby;
@@ -18,6 +19,7 @@ pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
+pub use self::heartbeats::HeartbeatLimits;
 pub use self::nack::{NackAnswer, nack_answers, read_cut_nack, write_nack};
 use self::nack::{nack_body, read_nack};
 pub use self::rejected::{RejectCode, Rejected};
@@ -28,7 +30,6 @@ use thiserror::Error;
 use crate::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
 };
-use crate::wire::Heartbeat;
 use crate::wire::authentication::Authentication;
 
 /// The start position of a subscriber in the stream.
@@ -225,52 +226,6 @@ pub struct ChannelOffer {
     /// The longest times that its heartbeats announce.
     #[serde(default, skip_serializing_if = "HeartbeatLimits::is_default")]
     pub heartbeats: HeartbeatLimits,
-}
-
-/// The longest times that the heartbeats of a channel announce (docs/PROTOCOL.md §6.1). A receiver limits
-/// those of every heartbeat to them, because anybody can send one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HeartbeatLimits {
-    /// Maximum time until the next heartbeat.
-    pub interval_max_us: u32,
-    /// Maximum random wait of receivers before a first NACK.
-    pub hold_off_max_us: u32,
-}
-
-impl Default for HeartbeatLimits {
-    /// Returns the limits of a publisher that announces none, which no publisher's own exceed.
-    fn default() -> Self {
-        Self {
-            interval_max_us: 10_000_000,
-            hold_off_max_us: 10_000,
-        }
-    }
-}
-
-impl HeartbeatLimits {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Returns the smaller of each limit.
-    #[must_use]
-    pub fn min(self, other: Self) -> Self {
-        Self {
-            interval_max_us: self.interval_max_us.min(other.interval_max_us),
-            hold_off_max_us: self.hold_off_max_us.min(other.hold_off_max_us),
-        }
-    }
-
-    /// Returns the heartbeat with its times within these limits.
-    #[must_use]
-    pub fn limit(self, heartbeat: Heartbeat) -> Heartbeat {
-        Heartbeat {
-            next_interval_us: heartbeat.next_interval_us.min(self.interval_max_us),
-            hold_off_us: heartbeat.hold_off_us.min(self.hold_off_max_us),
-            ..heartbeat
-        }
-    }
 }
 
 /// The available history of the epochs that an epoch continues: every sequence from `oldest` on.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{Nanos, Sequence, SequenceRange};
 
-/// Requests after which a wait grows no more. Whoever keeps forging must not keep anything waiting.
+/// Requests after which a wait grows no more: an outage, or steady forgery, must not delay decisions.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// When a contested sequence is requested next, and the number of requests so far.

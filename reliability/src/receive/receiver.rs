@@ -34,8 +34,6 @@ use crate::types::{ChannelId, Epoch, Nanos, ReceiverCounters, Sequence, Sequence
 use crate::wire::authentication::Authentication;
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind};
 
-/// The longest interval between heartbeats that is believed, which is the publisher's own bound.
-
 /// The receiver of one channel. It delivers each sequence once or declares it lost, and believes only
 /// what the repair connection confirmed.
 #[derive(Debug, Serialize, Deserialize)]

@@ -390,20 +390,13 @@ impl Recovery {
         readable: Option<&mut Readable>,
         requests: &mut RepairRequests,
     ) -> PathHealth {
+        let reassembly = &self.reassembly;
+        (self.repair).due_decisions(now, |it| reassembly.is_contested(it), requests);
         let first = self.reassembly.next();
         // The window ends before `window_end`; at the very last sequence that saturates.
         let last = self.reassembly.window_end().previous().max(first);
         let window = SequenceRange { first, last };
-        let reassembly = &self.reassembly;
-        (self.repair).due_requests(
-            now,
-            window,
-            lines,
-            readable,
-            |sequence| reassembly.is_contested(sequence),
-            &self.counters,
-            requests,
-        )
+        (self.repair).due_requests(now, window, lines, readable, &self.counters, requests)
     }
 
     /// Returns when a request is due if nothing arrives until then.

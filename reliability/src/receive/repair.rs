@@ -17,6 +17,7 @@ use crate::receive::rdma_read::{ReadPlan, Readable};
 use crate::receive::requests::{PathHealth, RepairRequests};
 use crate::timing::NackTimer;
 use crate::types::{Nanos, ReceiverCounters, Sequence, SequenceRange};
+use crate::wire::Heartbeat;
 
 /// Every sequence there is.
 pub(crate) const ALL: SequenceRange = SequenceRange {
@@ -278,6 +279,17 @@ impl Repair {
         self.deadlines.next_confirmation(&self.gaps, limit)
     }
 
+    /// Collects the requests of contested sequences that are due into `requests`.
+    pub(crate) fn due_decisions(
+        &mut self,
+        now: Nanos,
+        is_contested: impl Fn(Sequence) -> bool,
+        requests: &mut RepairRequests,
+    ) {
+        let retry = |attempts| self.nack.retry(attempts);
+        (self.contested).take_due(now, is_contested, retry, &mut requests.repair);
+    }
+
     /// Collects all requests that are due into `requests`, marks their gaps as requested, and returns
     /// whether the path still answers. `window`: the sequences that can be taken now.
     pub(crate) fn due_requests(
@@ -286,15 +298,12 @@ impl Repair {
         window: SequenceRange,
         lines: &Lines,
         readable: Option<&mut Readable>,
-        is_contested: impl Fn(Sequence) -> bool,
         counters: &ReceiverCounters,
         requests: &mut RepairRequests,
     ) -> PathHealth {
         if !self.settings.enabled || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        let retry = |attempts| self.nack.retry(attempts);
-        (self.contested).take_due(now, is_contested, retry, &mut requests.repair);
         if readable.is_none() {
             requests.room = None;
         }
@@ -389,12 +398,13 @@ impl Repair {
 
     /// Takes over the publisher's advice on the hold-off before a first request. It never takes more than a
     /// quarter of a deadline, so that most of that remains for the repair.
-    pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, subscribers: u32) {
+    pub(crate) fn advise_hold_off(&mut self, heartbeat: &Heartbeat) {
+        let advised = Nanos::from_us(heartbeat.hold_off_us.into());
         let hold_off = match self.settings.delivery {
-            Delivery::OrderedWithin(deadline) => hold_off.min(Nanos(deadline.0 / 4)),
-            _ => hold_off,
+            Delivery::OrderedWithin(deadline) => advised.min(Nanos(deadline.0 / 4)),
+            _ => advised,
         };
-        self.nack.advise_hold_off(hold_off, subscribers);
+        self.nack.advise_hold_off(hold_off, heartbeat.subscribers);
     }
 
     /// Requests this sequence, of which another content came, as soon as anything can be requested.

@@ -203,12 +203,10 @@ impl EpochStream {
 
     /// Takes a heartbeat: everything up to its sequence was sent.
     pub(crate) fn handle_heartbeat(&mut self, now: Nanos, header: &Header, heartbeat: &Heartbeat) {
-        let hold_off = Nanos::from_us(heartbeat.hold_off_us.into());
-        (self.recovery.repair_mut()).advise_hold_off(hold_off, heartbeat.subscribers);
+        self.recovery.repair_mut().advise_hold_off(heartbeat);
         self.note_sent(header.sequence, now, Origin::Live);
-        self.recovery
-            .reassembly_mut()
-            .set_anchor(header.sequence.next(), header.first_record);
+        let reassembly = self.recovery.reassembly_mut();
+        reassembly.set_anchor(header.sequence.next(), header.first_record);
         self.extent.hear_state(now, header.sequence, heartbeat);
     }
 
@@ -302,9 +300,8 @@ impl EpochStream {
             self.note_sent(sequence, now, Origin::Live);
             // The datagram is not held, but its number says how many records lie before it.
             let after = header.first_record.plus(header.count.into());
-            self.recovery
-                .reassembly_mut()
-                .set_anchor(sequence.next(), after);
+            let reassembly = self.recovery.reassembly_mut();
+            reassembly.set_anchor(sequence.next(), after);
             self.counters().window_full_dropped.increment();
             if in_arrival_order {
                 self.extent.progress_mut().query_soon(now);
@@ -680,9 +677,8 @@ impl EpochStream {
 
     /// The ring no longer holds all of a range: what it does not hold now, it will not hold later.
     fn handle_refused_window(&mut self, now: Nanos, refused: &Refused, on: &mut dyn Deliver) {
-        self.recovery
-            .reassembly_mut()
-            .note_floor(refused.oldest, refused.oldest_record);
+        let reassembly = self.recovery.reassembly_mut();
+        reassembly.note_floor(refused.oldest, refused.oldest_record);
         if self.join.beginning() == Some(self.recovery.next()) {
             self.begin_later(refused.oldest, refused.oldest_record, on);
         }
@@ -765,9 +761,8 @@ impl EpochStream {
             .confirm(newest, next_record, believed);
         if let Some((newest, record_after)) = confirmed {
             self.note_sent(newest, now, Origin::Live);
-            self.recovery
-                .reassembly_mut()
-                .set_anchor(newest.next(), record_after);
+            let reassembly = self.recovery.reassembly_mut();
+            reassembly.set_anchor(newest.next(), record_after);
         }
     }
 

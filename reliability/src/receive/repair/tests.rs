@@ -46,15 +46,8 @@ impl Bench {
         self.requests.begin(nack_open, None);
         let (window, counters) = (range(1, self.window_end - 1), &self.counters);
         let requests = &mut self.requests;
-        (self.repair).due_requests(
-            Nanos(now),
-            window,
-            &self.lines,
-            None,
-            |_| true,
-            counters,
-            requests,
-        )
+        (self.repair).due_decisions(Nanos(now), |_| true, requests);
+        (self.repair).due_requests(Nanos(now), window, &self.lines, None, counters, requests)
     }
 
     fn repairs(&mut self, now: u64) -> Vec<SequenceRange> {
