@@ -693,6 +693,13 @@ fn gre(flags: u16, kind: u16, fields: &[u8], inner: &[u8]) -> Vec<u8> {
     ethernet(&[], 0x0800, &ipv4(47, 0, &head))
 }
 
+/// UDP with VXLAN of the given flags.
+fn vxlan(flags: [u8; 4], inner: &[u8]) -> Vec<u8> {
+    let mut bytes = udp(&[&flags[..], &[0, 0, 9, 0], inner].concat());
+    bytes[2..4].copy_from_slice(&4789_u16.to_be_bytes());
+    bytes
+}
+
 #[test]
 fn encapsulations_lead_to_the_same_datagram() {
     let ip = ipv4(17, 0, &udp(b"x"));
@@ -709,8 +716,7 @@ fn encapsulations_lead_to_the_same_datagram() {
         ethernet(&[], 0xd28b, &stamp)
     };
     let label = |bottom: u8| [0, 6, 0x40 | bottom, 0xff];
-    let mut vxlan = udp(&[&[8, 0, 0, 0, 0, 0, 9, 0][..], &inner].concat());
-    vxlan[2..4].copy_from_slice(&4789_u16.to_be_bytes());
+    let policy = vxlan([0x88, 0, 0, 7], &inner);
     let erspan_3 = |last: u8| [&[0x20; 11][..], &[last]].concat();
     let subheader = [&erspan_3(1)[..], &[0; 8], &inner].concat();
     let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ip].concat();
@@ -748,7 +754,14 @@ fn encapsulations_lead_to_the_same_datagram() {
             "Ethernet in MPLS",
             ethernet(&[], 0x8848, &[&label(1)[..], &[0; 4], &inner].concat()),
         ),
-        ("VXLAN", ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan))),
+        (
+            "VXLAN",
+            ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan([8, 0, 0, 0], &inner))),
+        ),
+        (
+            "VXLAN with a policy",
+            ethernet(&[], 0x0800, &ipv4(17, 0, &policy)),
+        ),
         ("Arista, 64 bits", stamped(0x0110, 8)),
         ("Arista, 48 bits", stamped(0x0020, 6)),
         ("Arista, another hardware", stamped(0x0111, 8)),

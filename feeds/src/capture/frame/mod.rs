@@ -677,8 +677,8 @@ mod tests {
     #[test]
     fn vxlan_needs_its_port_flags_and_reserved_byte() {
         let frame = ethernet(0x0800, &ipv4(17, 0, &udp(b"payload")));
-        let vxlan = |port: u16, flags: u8, reserved: u8| {
-            let head = [flags, 0, 0, 0, 1, 2, 3, reserved];
+        let vxlan = |port: u16, flags: u32, reserved: u8| {
+            let head = [&flags.to_be_bytes()[..], &[1, 2, 3, reserved]].concat();
             let body = [&head[..], &frame].concat();
             let udp = udp_of(body.len() as u16 + 8, port, &body);
             match raw(&ipv4(17, 0, &udp)) {
@@ -687,10 +687,23 @@ mod tests {
             }
         };
         let all = 32..32 + 8 + frame.len();
-        assert_eq!(vxlan(4789, 8, 0), (0x1234, 86..93));
-        assert_eq!(vxlan(8472, 8, 0), (0x1234, 86..93));
-        assert_eq!(vxlan(4788, 8, 0), (4788, all.clone()));
-        assert_eq!(vxlan(4789, 9, 0), (4789, all.clone()));
-        assert_eq!(vxlan(4789, 8, 1), (4789, all));
+        for port in [4789, 4790, 8472] {
+            assert_eq!(vxlan(port, 0x0800_0000, 0), (0x1234, 86..93));
+        }
+        assert_eq!(vxlan(4788, 0x0800_0000, 0), (4788, all.clone()));
+        assert_eq!(vxlan(4789, 0x0800_0000, 1), (4789, all.clone()));
+        for policy in [0x8800_0000, 0x8800_1234, 0x8848_0000, 0x8808_ffff] {
+            assert_eq!(vxlan(4789, policy, 0), (0x1234, 86..93), "{policy:#x}");
+        }
+        // Other bits, the next protocol of VXLAN-GPE, and the fields of a policy without its bit.
+        for other in [
+            0x0900_0000,
+            0x0c00_0003,
+            0x0800_0001,
+            0x8810_0000,
+            0x8000_0000,
+        ] {
+            assert_eq!(vxlan(4789, other, 0), (4789, all.clone()), "{other:#x}");
+        }
     }
 }
