@@ -42,6 +42,13 @@ pub enum CaptureFinding {
         /// Its first byte.
         at: u64,
     },
+    /// A block has a type that is not registered, or the fields of a packet under another type.
+    UnknownBlock {
+        /// Its type.
+        kind: u32,
+        /// First byte of the block.
+        at: u64,
+    },
     /// Packets name an interface that the section does not describe.
     UnknownInterface {
         /// The interface.
@@ -122,6 +129,11 @@ impl fmt::Display for CaptureFinding {
                 to - from + 1
             ),
             Self::AnotherFile { at } => write!(f, "another file begins at byte {at}"),
+            Self::UnknownBlock { kind, at } => write!(
+                f,
+                "the block at byte {at} has the type {kind:#x}, was skipped, and may be a damaged \
+                 packet: copy or record the file again"
+            ),
             Self::UnknownInterface {
                 interface,
                 block,

@@ -296,6 +296,11 @@ impl Capture {
                 }
                 Step::Unreadable => {
                     self.stats.frames += 1;
+                Step::UnknownBlock(kind) => {
+                    account.add(Reason::Skipped, 0, bytes);
+                    let finding = CaptureFinding::UnknownBlock { kind, at: offset };
+                    self.findings.add(finding);
+                }
                     account.add(Reason::Malformed, 1, bytes);
                 }
                 Step::End => self.end(offset),
@@ -697,6 +702,8 @@ enum Found {
 enum NoLink {
     Interface(u32),
     Type(i32),
+    /// A block that may be a packet under a damaged type.
+    UnknownBlock(u32),
 }
 
 /// A frame in the input's buffer, just taken.

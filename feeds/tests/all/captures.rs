@@ -380,7 +380,7 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
     let order = Order::Little;
     let mut bytes = pcapng(order, &[plain(b"a")]);
     bytes.extend(block(order, 5, &[0; 40]));
-    bytes.extend(block(order, 0x0bad_0bad, &vec![7; 3 << 20]));
+    bytes.extend(block(order, 0x0bad, &vec![7; 3 << 20]));
     bytes.extend(enhanced(order, 0, 1, &plain(b"b"), 43));
     let (all, stats) = read(&bytes);
     assert_eq!((all.len(), stats.frames, stats.truncated), (2, 2, 0));
@@ -399,7 +399,7 @@ fn long_block_of_a_wrong_length_costs_itself_only() {
         let two = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
         let mut statistics = block(order, 5, &[0; 40]);
         statistics[4..8].copy_from_slice(&order.u32(8 << 20));
-        let mut custom = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+        let mut custom = block(order, 0x0bad, &vec![7; 2 << 20]);
         custom.truncate(custom.len() - 4);
         for wrong in [statistics, custom] {
             let bytes = [&start[..], &wrong, &two].concat();
@@ -413,7 +413,7 @@ fn long_block_of_a_wrong_length_costs_itself_only() {
 #[test]
 fn long_block_that_is_cut_off_is_accounted_for() {
     let start = pcapng(Order::Little, &[plain(b"one")]);
-    let long = block(Order::Little, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let long = block(Order::Little, 0x0bad, &vec![7; 2 << 20]);
     for cut in [1, 4, 5, 1 << 20] {
         let bytes = [&start[..], &long[..long.len() - cut]].concat();
         let (_, stats) = read(&bytes);
@@ -518,7 +518,7 @@ fn kinds_of_frames_are_counted_up_to_a_bound() {
 fn unknown_interface_is_reported_with_its_block() {
     let order = Order::Little;
     let packet = enhanced(order, 7, STAMP_NS, &plain(b"x"), 45);
-    let long = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let long = block(order, 0x0bad, &vec![7; 2 << 20]);
     let others = [long, block(order, 5, &[0; 40])];
     for (others, block) in [(&others[..0], 3), (&others[..1], 4), (&others, 5)] {
         let bytes = [pcapng(order, &[]), others.concat(), packet.clone()].concat();
@@ -1367,6 +1367,106 @@ fn damage_before_two_records_and_a_cut_one_costs_itself() {
     let whole = pcap(&frames);
     for cut in [1, 9, 15, 16, 40] {
         let mut bytes = whole[..24 + 5 * len + cut].to_vec();
+#[test]
+fn block_of_no_registered_type_is_named() {
+    for order in [Order::Little, Order::Big] {
+        let packet = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
+        let body = &packet[8..packet.len() - 4];
+        let start = pcapng(order, &[plain(b"one")]);
+        // The last three are registered, but hold the fields of a packet.
+        for kind in [
+            0,
+            0x4006,
+            0x8000_0006,
+            0x0a0d_0a06,
+            0x100,
+            0x222,
+            4,
+            7,
+            0x201,
+        ] {
+            let damaged = block(order, kind, body);
+            let bytes = [
+                &start[..],
+                &damaged,
+                &enhanced(order, 0, 0, &plain(b"three"), 47),
+            ]
+            .concat();
+            let mut capture = open(&bytes).unwrap();
+            let (all, error) = drain(&mut capture);
+            assert!(error.is_none());
+            assert_eq!(all.len(), 2, "{kind:#x}");
+            let skipped = capture.stats().account.of(Reason::Skipped).bytes;
+            assert_eq!(skipped, damaged.len() as u64, "{kind:#x}");
+            let at = start.len() as u64;
+            let finding = CaptureFinding::UnknownBlock { kind, at };
+            assert_eq!(capture.findings().kept()[0], finding);
+            assert!(capture.faults()[0].contains(&format!("{kind:#x}")));
+        }
+    }
+}
+
+#[test]
+fn long_block_of_no_registered_type_is_named() {
+    let order = Order::Little;
+    let start = pcapng(order, &[plain(b"one")]);
+    let long = block(order, 0x4006, &vec![7; 3 << 20]);
+    let bytes = [
+        &start[..],
+        &long,
+        &enhanced(order, 0, 0, &plain(b"two"), 45),
+    ]
+    .concat();
+    let (all, stats) = read(&bytes);
+    let skipped = stats.account.of(Reason::Skipped).bytes;
+    assert_eq!((all.len(), skipped), (2, long.len() as u64));
+    let (kind, at) = (0x4006, start.len() as u64);
+    assert_eq!(
+        findings(&bytes),
+        [CaptureFinding::UnknownBlock { kind, at }]
+    );
+}
+
+/// Each has the body that its specification gives it.
+#[test]
+fn block_of_a_registered_type_is_harmless() {
+    for order in [Order::Little, Order::Big] {
+        let words = |all: &[u32]| all.iter().flat_map(|n| order.u32(*n)).collect::<Vec<_>>();
+        let name = [
+            &order.u16(1)[..],
+            &order.u16(8),
+            b"\x0a\0\0\x01abc\0",
+            &[0; 4],
+        ]
+        .concat();
+        let mut statistics = words(&[0, 1, 2]);
+        statistics.extend([&order.u16(4)[..], &order.u16(8), &[0; 8], &[0; 4]].concat());
+        let secrets = [words(&[0x544c_534b, 8]), b"CLIENT_R".to_vec()].concat();
+        let custom = [words(&[32_473]), vec![0; 40]].concat();
+        let mut bytes = pcapng(order, &[plain(b"one")]);
+        for (kind, body) in [
+            (4, name),
+            (5, statistics),
+            (5, words(&[0, 1, 2])),
+            (7, words(&[1, 2, 3])),
+            (8, words(&[1, 2, 3])),
+            (9, b"__REALTIME_TIMESTAMP=1\n".to_vec()),
+            (10, secrets),
+            (0x0bad, custom.clone()),
+            (0x4000_0bad, custom),
+            (0x101, vec![9; 40]),
+            (0x102, vec![9; 40]),
+            (0x201, vec![9; 40]),
+            (0x221, vec![9; 40]),
+            (0x8000_0001, vec![9; 40]),
+        ] {
+            bytes.extend(block(order, kind, &body));
+        }
+        assert_eq!(findings(&bytes), []);
+        assert_eq!(read(&bytes).1.account.of(Reason::Skipped).bytes, 0);
+    }
+}
+
         bytes[24 + 2 * len..24 + 3 * len].fill(0xff);
         let (all, stats) = read(&bytes);
         let given: Vec<_> = all.into_iter().map(|it| it.payload).collect();
