@@ -983,6 +983,118 @@ fn fragments_become_one_datagram_in_any_order() {
     assert_eq!((all.len(), frames_of(&stats, Reason::Fragment)), (0, 3));
 }
 
+/// Frames of a packet in fragments of at most 40 bytes.
+fn fragments(protocol: u8, body: &[u8]) -> Vec<Vec<u8>> {
+    let parts = body.chunks(40).enumerate().map(|(n, part)| {
+        let more = u16::from((n + 1) * 40 < body.len()) << 13;
+        ethernet(&[], 0x0800, &ipv4(protocol, more | (n * 5) as u16, part))
+    });
+    parts.collect()
+}
+
+#[test]
+fn fragments_of_a_tunnel_lead_to_its_datagram() {
+    let payload = [7; 60];
+    let ip = ipv4(17, 0, &udp(&payload));
+    let inner = plain(&payload);
+    let gre = |kind: u16, fields: &[u8], inner: &[u8]| {
+        let flags: u16 = if fields.is_empty() { 0 } else { 0x1000 };
+        [&flags.to_be_bytes()[..], &kind.to_be_bytes(), fields, inner].concat()
+    };
+    let label = [0, 6, 0x41, 0xff];
+    for (name, protocol, body) in [
+        ("VXLAN", 17, vxlan([8, 0, 0, 0], &inner)),
+        ("VXLAN with a policy", 17, vxlan([0x88, 0, 0, 7], &inner)),
+        ("GRE", 47, gre(0x0800, &[], &ip)),
+        ("ERSPAN II", 47, gre(0x88be, &[0; 12], &inner)),
+        ("ERSPAN III", 47, gre(0x22eb, &[0; 16], &inner)),
+        ("IP in IP", 4, ip.clone()),
+        ("IPv6 in IP", 41, ipv6(17, &udp(&payload))),
+        ("MPLS in IP", 137, [&label[..], &ip].concat()),
+    ] {
+        let mut frames = fragments(protocol, &body);
+        for _ in 0..2 {
+            let mut capture = open(&pcap(&frames)).unwrap();
+            let (all, error) = drain(&mut capture);
+            let all: Vec<_> = all.into_iter().map(|read| read.payload).collect();
+            assert_eq!(
+                (all, error.is_none()),
+                (vec![payload.to_vec()], true),
+                "{name}"
+            );
+            assert!(capture.faults().is_empty(), "{name}");
+            let of_feed = frames_of(capture.stats(), Reason::Datagram);
+            assert_eq!(of_feed, frames.len() as u64, "{name}");
+            frames.reverse();
+        }
+        frames.pop();
+        let (all, stats) = read(&pcap(&frames));
+        let waiting = frames_of(&stats, Reason::Fragment);
+        assert_eq!((all.len(), waiting), (0, frames.len() as u64), "{name}");
+    }
+}
+
+/// The fragment header of IPv6 precedes the options of the packet that is divided.
+#[test]
+fn ipv6_fragments_of_a_tunnel_lead_to_its_datagram() {
+    let ip = ipv4(17, 0, &udp(b"payload"));
+    for (next, body) in [
+        (4, ip.clone()),
+        (60, [&[4, 0, 1, 4, 0, 0, 0, 0][..], &ip].concat()),
+    ] {
+        let part = |from: usize, to: usize| {
+            let flags = from as u16 | u16::from(to < body.len());
+            let head = [&[next, 0][..], &flags.to_be_bytes(), &[0, 0, 0, 1]].concat();
+            ethernet(
+                &[],
+                0x86dd,
+                &ipv6(44, &[&head[..], &body[from..to]].concat()),
+            )
+        };
+        let frames = [part(0, 16), part(16, body.len())];
+        let (all, stats) = read(&pcap(&frames));
+        assert_eq!(all.len(), 1, "{next}");
+        assert_eq!(all[0].payload, b"payload");
+        assert_eq!(frames_of(&stats, Reason::Datagram), 2);
+    }
+}
+
+#[test]
+fn fragments_within_fragments_become_one_datagram() {
+    let payload = [7; 200];
+    let inner: Vec<_> = udp(&payload).chunks(104).map(<[u8]>::to_vec).collect();
+    let inner = [ipv4(17, 0x2000, &inner[0]), ipv4(17, 13, &inner[1])];
+    // Each of the two has an IP id of its own.
+    let mut frames = fragments(4, &inner[0]);
+    let mut second = fragments(4, &inner[1]);
+    second.iter_mut().for_each(|frame| frame[19] = 2);
+    frames.extend(second);
+    let (all, stats) = read(&pcap(&frames));
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].payload, payload);
+    let row = stats.account.of(Reason::Datagram);
+    assert_eq!(row.frames, frames.len() as u64);
+    assert_eq!(stats.account.total().bytes, pcap(&frames).len() as u64);
+    let (all, stats) = read(&pcap(&frames[..frames.len() - 1]));
+    let waiting = frames_of(&stats, Reason::Fragment);
+    assert_eq!((all.len(), waiting), (0, frames.len() as u64 - 1));
+}
+
+#[test]
+fn fragments_of_unread_content_are_named_by_it() {
+    let of_gre = |kind: u16| [&[0, 0][..], &kind.to_be_bytes(), &[0; 60]].concat();
+    for (protocol, body, name) in [
+        (47, of_gre(0x8864), "2 frames of EtherType 0x8864"),
+        (50, vec![0; 60], "2 frames of IP protocol 50 (ESP)"),
+    ] {
+        let mut capture = open(&pcap(&fragments(protocol, &body))).unwrap();
+        drain(&mut capture);
+        let faults = capture.faults();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with(name), "{faults:?}");
+    }
+}
+
 #[test]
 fn another_file_behind_the_first_is_read_too() {
     let one = pcap(&[plain(b"one")]);
@@ -1256,6 +1368,106 @@ fn pcapng_nonsense_costs_its_block_only() {
 }
 
 #[test]
+fn block_of_no_registered_type_is_named() {
+    for order in [Order::Little, Order::Big] {
+        let packet = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
+        let body = &packet[8..packet.len() - 4];
+        let start = pcapng(order, &[plain(b"one")]);
+        // The last three are registered, but hold the fields of a packet.
+        for kind in [
+            0,
+            0x4006,
+            0x8000_0006,
+            0x0a0d_0a06,
+            0x100,
+            0x222,
+            4,
+            7,
+            0x201,
+        ] {
+            let damaged = block(order, kind, body);
+            let bytes = [
+                &start[..],
+                &damaged,
+                &enhanced(order, 0, 0, &plain(b"three"), 47),
+            ]
+            .concat();
+            let mut capture = open(&bytes).unwrap();
+            let (all, error) = drain(&mut capture);
+            assert!(error.is_none());
+            assert_eq!(all.len(), 2, "{kind:#x}");
+            let skipped = capture.stats().account.of(Reason::Skipped).bytes;
+            assert_eq!(skipped, damaged.len() as u64, "{kind:#x}");
+            let at = start.len() as u64;
+            let finding = CaptureFinding::UnknownBlock { kind, at };
+            assert_eq!(capture.findings().kept()[0], finding);
+            assert!(capture.faults()[0].contains(&format!("{kind:#x}")));
+        }
+    }
+}
+
+#[test]
+fn long_block_of_no_registered_type_is_named() {
+    let order = Order::Little;
+    let start = pcapng(order, &[plain(b"one")]);
+    let long = block(order, 0x4006, &vec![7; 3 << 20]);
+    let bytes = [
+        &start[..],
+        &long,
+        &enhanced(order, 0, 0, &plain(b"two"), 45),
+    ]
+    .concat();
+    let (all, stats) = read(&bytes);
+    let skipped = stats.account.of(Reason::Skipped).bytes;
+    assert_eq!((all.len(), skipped), (2, long.len() as u64));
+    let (kind, at) = (0x4006, start.len() as u64);
+    assert_eq!(
+        findings(&bytes),
+        [CaptureFinding::UnknownBlock { kind, at }]
+    );
+}
+
+/// Each has the body that its specification gives it.
+#[test]
+fn block_of_a_registered_type_is_harmless() {
+    for order in [Order::Little, Order::Big] {
+        let words = |all: &[u32]| all.iter().flat_map(|n| order.u32(*n)).collect::<Vec<_>>();
+        let name = [
+            &order.u16(1)[..],
+            &order.u16(8),
+            b"\x0a\0\0\x01abc\0",
+            &[0; 4],
+        ]
+        .concat();
+        let mut statistics = words(&[0, 1, 2]);
+        statistics.extend([&order.u16(4)[..], &order.u16(8), &[0; 8], &[0; 4]].concat());
+        let secrets = [words(&[0x544c_534b, 8]), b"CLIENT_R".to_vec()].concat();
+        let custom = [words(&[32_473]), vec![0; 40]].concat();
+        let mut bytes = pcapng(order, &[plain(b"one")]);
+        for (kind, body) in [
+            (4, name),
+            (5, statistics),
+            (5, words(&[0, 1, 2])),
+            (7, words(&[1, 2, 3])),
+            (8, words(&[1, 2, 3])),
+            (9, b"__REALTIME_TIMESTAMP=1\n".to_vec()),
+            (10, secrets),
+            (0x0bad, custom.clone()),
+            (0x4000_0bad, custom),
+            (0x101, vec![9; 40]),
+            (0x102, vec![9; 40]),
+            (0x201, vec![9; 40]),
+            (0x221, vec![9; 40]),
+            (0x8000_0001, vec![9; 40]),
+        ] {
+            bytes.extend(block(order, kind, &body));
+        }
+        assert_eq!(findings(&bytes), []);
+        assert_eq!(read(&bytes).1.account.of(Reason::Skipped).bytes, 0);
+    }
+}
+
+#[test]
 fn unknown_link_is_error_in_pcap_counted_in_pcapng() {
     let error = fault(&pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]));
     assert!(matches!(error, CaptureError::UnknownLink { link: 147, .. }));
@@ -1367,106 +1579,6 @@ fn damage_before_two_records_and_a_cut_one_costs_itself() {
     let whole = pcap(&frames);
     for cut in [1, 9, 15, 16, 40] {
         let mut bytes = whole[..24 + 5 * len + cut].to_vec();
-#[test]
-fn block_of_no_registered_type_is_named() {
-    for order in [Order::Little, Order::Big] {
-        let packet = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
-        let body = &packet[8..packet.len() - 4];
-        let start = pcapng(order, &[plain(b"one")]);
-        // The last three are registered, but hold the fields of a packet.
-        for kind in [
-            0,
-            0x4006,
-            0x8000_0006,
-            0x0a0d_0a06,
-            0x100,
-            0x222,
-            4,
-            7,
-            0x201,
-        ] {
-            let damaged = block(order, kind, body);
-            let bytes = [
-                &start[..],
-                &damaged,
-                &enhanced(order, 0, 0, &plain(b"three"), 47),
-            ]
-            .concat();
-            let mut capture = open(&bytes).unwrap();
-            let (all, error) = drain(&mut capture);
-            assert!(error.is_none());
-            assert_eq!(all.len(), 2, "{kind:#x}");
-            let skipped = capture.stats().account.of(Reason::Skipped).bytes;
-            assert_eq!(skipped, damaged.len() as u64, "{kind:#x}");
-            let at = start.len() as u64;
-            let finding = CaptureFinding::UnknownBlock { kind, at };
-            assert_eq!(capture.findings().kept()[0], finding);
-            assert!(capture.faults()[0].contains(&format!("{kind:#x}")));
-        }
-    }
-}
-
-#[test]
-fn long_block_of_no_registered_type_is_named() {
-    let order = Order::Little;
-    let start = pcapng(order, &[plain(b"one")]);
-    let long = block(order, 0x4006, &vec![7; 3 << 20]);
-    let bytes = [
-        &start[..],
-        &long,
-        &enhanced(order, 0, 0, &plain(b"two"), 45),
-    ]
-    .concat();
-    let (all, stats) = read(&bytes);
-    let skipped = stats.account.of(Reason::Skipped).bytes;
-    assert_eq!((all.len(), skipped), (2, long.len() as u64));
-    let (kind, at) = (0x4006, start.len() as u64);
-    assert_eq!(
-        findings(&bytes),
-        [CaptureFinding::UnknownBlock { kind, at }]
-    );
-}
-
-/// Each has the body that its specification gives it.
-#[test]
-fn block_of_a_registered_type_is_harmless() {
-    for order in [Order::Little, Order::Big] {
-        let words = |all: &[u32]| all.iter().flat_map(|n| order.u32(*n)).collect::<Vec<_>>();
-        let name = [
-            &order.u16(1)[..],
-            &order.u16(8),
-            b"\x0a\0\0\x01abc\0",
-            &[0; 4],
-        ]
-        .concat();
-        let mut statistics = words(&[0, 1, 2]);
-        statistics.extend([&order.u16(4)[..], &order.u16(8), &[0; 8], &[0; 4]].concat());
-        let secrets = [words(&[0x544c_534b, 8]), b"CLIENT_R".to_vec()].concat();
-        let custom = [words(&[32_473]), vec![0; 40]].concat();
-        let mut bytes = pcapng(order, &[plain(b"one")]);
-        for (kind, body) in [
-            (4, name),
-            (5, statistics),
-            (5, words(&[0, 1, 2])),
-            (7, words(&[1, 2, 3])),
-            (8, words(&[1, 2, 3])),
-            (9, b"__REALTIME_TIMESTAMP=1\n".to_vec()),
-            (10, secrets),
-            (0x0bad, custom.clone()),
-            (0x4000_0bad, custom),
-            (0x101, vec![9; 40]),
-            (0x102, vec![9; 40]),
-            (0x201, vec![9; 40]),
-            (0x221, vec![9; 40]),
-            (0x8000_0001, vec![9; 40]),
-        ] {
-            bytes.extend(block(order, kind, &body));
-        }
-        assert_eq!(findings(&bytes), []);
-        assert_eq!(read(&bytes).1.account.of(Reason::Skipped).bytes, 0);
-    }
-}
-
         bytes[24 + 2 * len..24 + 3 * len].fill(0xff);
         let (all, stats) = read(&bytes);
         let given: Vec<_> = all.into_iter().map(|it| it.payload).collect();

@@ -125,6 +125,11 @@ pub(super) fn ether_type(frame: &[u8], kind: u16, at: usize) -> Result<Next> {
     })
 }
 
+/// Returns whether the header of an IP protocol is passed.
+pub(super) fn is_read(protocol: u8) -> bool {
+    PROTOCOLS.iter().any(|(number, _)| *number == protocol)
+}
+
 /// Passes one IP protocol's header.
 pub(super) fn protocol(frame: &[u8], packet: Packet) -> Result<Next> {
     let rows = PROTOCOLS.iter();
@@ -311,15 +316,15 @@ fn erspan_3(frame: &[u8], at: usize) -> Result<Next> {
 /// UDP, and VXLAN within it: flags (4), network (3), reserved (1), an Ethernet frame. With a group policy,
 /// the flags hold the policy's bits and its group.
 fn udp(frame: &[u8], packet: &Packet) -> Result<Next> {
+    const NETWORK: u32 = 0x0800_0000;
+    const POLICY: u32 = 0x8000_0000;
+    const OF_POLICY: u32 = 0x0048_ffff;
+    let is_read = |flags: u32| flags == NETWORK || flags & !OF_POLICY == NETWORK | POLICY;
     let datagram = ip::udp(frame, packet)?;
     let payload = datagram.payload.start;
     let is_vxlan = VXLAN_PORTS.contains(&datagram.destination.port())
         && u32_at(frame, payload).is_ok_and(is_read)
         && u8_at(frame, payload + 7).is_ok_and(|reserved| reserved == 0);
-    const NETWORK: u32 = 0x0800_0000;
-    const POLICY: u32 = 0x8000_0000;
-    const OF_POLICY: u32 = 0x0048_ffff;
-    let is_read = |flags: u32| flags == NETWORK || flags & !OF_POLICY == NETWORK | POLICY;
     if is_vxlan {
         return Ok(Next::Ethernet(payload + 8));
     }

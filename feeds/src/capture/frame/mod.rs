@@ -11,7 +11,7 @@ use std::{net::SocketAddr, ops::Range};
 
 use pcap_parser::Linktype;
 
-pub(super) use self::ip::IpFragment;
+pub(super) use self::ip::{IpFragment, IpOrigin};
 pub use self::stamp::{PacketTime, UnknownPacketTime};
 use super::account::Reason;
 
@@ -57,12 +57,19 @@ pub(crate) struct Datagram {
     pub(crate) original_len: usize,
 }
 
+impl Datagram {
+    /// Returns whether the whole payload was captured.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.payload.end - self.payload.start >= self.original_len
+    }
+}
+
 /// Content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A whole UDP datagram, or as much of it as was captured.
     Datagram(Datagram),
-    /// A part of a UDP packet.
+    /// A part of an IP packet.
     Fragment(IpFragment),
 }
 
@@ -114,7 +121,15 @@ enum Next {
 
 /// Finds the datagram, or the fragment of one, in a frame.
 pub(crate) fn content(link: Link, frame: &[u8]) -> Result<Content, Skip> {
-    let mut next = first(link, frame)?;
+    behind(first(link, frame)?, frame)
+}
+
+/// Finds the datagram, or the fragment of one, in the payload of an IP packet that came in fragments.
+pub(crate) fn content_of_packet(origin: &IpOrigin, payload: &[u8]) -> Result<Content, Skip> {
+    behind(ip::reassembled(origin, payload)?, payload)
+}
+
+fn behind(mut next: Next, frame: &[u8]) -> Result<Content, Skip> {
     for _ in 0..HEADERS_MAX {
         next = match next {
             Next::Found(content) => return Ok(content),
@@ -374,9 +389,12 @@ mod tests {
 
     fn fragment(id: u32, offset: usize, is_last: bool, bytes: Range<usize>) -> IpFragment {
         IpFragment {
-            source: SOURCE.into(),
-            destination: GROUP.into(),
-            id,
+            origin: IpOrigin {
+                source: SOURCE.into(),
+                destination: GROUP.into(),
+                protocol: 17,
+                id,
+            },
             offset,
             is_last,
             bytes,
@@ -418,11 +436,9 @@ mod tests {
             (0xfffe, 65_528, true),
         ] {
             let packet = ipv6(44, &[&header(17, flags)[..], b"01234567"].concat());
-            let expected = IpFragment {
-                source: SOURCE_6.into(),
-                destination: GROUP_6.into(),
-                ..fragment(0x0102_0304, offset, is_last, 48..56)
-            };
+            let mut expected = fragment(0x0102_0304, offset, is_last, 48..56);
+            expected.origin.source = SOURCE_6.into();
+            expected.origin.destination = GROUP_6.into();
             assert_eq!(
                 raw(&packet),
                 Ok(Content::Fragment(expected)),
