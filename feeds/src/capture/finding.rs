@@ -75,6 +75,11 @@ pub enum CaptureFinding {
         /// The fraction, in ns as the file's unit says.
         ns: u64,
     },
+    /// Frames have no time, or that of 1970, although others have one.
+    NoTime {
+        /// First byte of the first such record.
+        at: u64,
+    },
     /// A stamp is more than a minute ahead of the one before.
     Jump {
         /// First byte of the record.
@@ -99,6 +104,7 @@ impl CaptureFinding {
             self,
             Self::AnotherFile { .. }
                 | Self::NanosecondsTaken
+                | Self::NoTime { .. }
                 | Self::Jump { .. }
                 | Self::StepBack { .. }
         )
@@ -156,6 +162,11 @@ impl fmt::Display for CaptureFinding {
                 f,
                 "the stamp at byte {at} has a fraction of {ns} ns, more than a second: its time \
                  is wrong"
+            ),
+            Self::NoTime { at } => write!(
+                f,
+                "frames have no time (their stamp is 0, in 1970), although others have one; the first \
+                 is at byte {at}"
             ),
             Self::Jump { at, by } => write!(
                 f,

@@ -68,6 +68,10 @@ pub struct Capture {
     time: PacketTime,
     /// Time of the last frame that has one.
     last_at: Nanos,
+    /// First byte of the first frame without a time.
+    timeless_at: Option<u64>,
+    /// Whether frames without a time are a finding already.
+    is_timeless_named: bool,
 }
 
 /// A recorded file, by its content.
@@ -242,6 +246,8 @@ impl Capture {
             others: Others::default(),
             time: PacketTime::default(),
             last_at: Nanos::ZERO,
+            timeless_at: None,
+            is_timeless_named: false,
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
@@ -398,9 +404,21 @@ impl Capture {
         }
         let (now, last) = (frame.received_at, self.last_at);
         if now == Nanos::ZERO {
+            self.timeless_at.get_or_insert(at);
+        } else {
+            self.last_at = now;
+        }
+        // Where no frame has a time, nothing is wrong.
+        if !self.is_timeless_named
+            && self.last_at != Nanos::ZERO
+            && let Some(at) = self.timeless_at
+        {
+            self.is_timeless_named = true;
+            self.findings.add(CaptureFinding::NoTime { at });
+        }
+        if now == Nanos::ZERO {
             return;
         }
-        self.last_at = now;
         let finding = if last == Nanos::ZERO {
             return;
         } else if now > last.after(STEP_MAX) {

@@ -1165,6 +1165,34 @@ fn wrong_fractions_and_jumps_are_findings() {
 }
 
 #[test]
+fn frames_without_time_among_others_are_a_finding() {
+    let record = |s: u32| {
+        let frame = plain(b"x");
+        let mut record = pcap_record(Order::Little, 1_000, &frame, frame.len());
+        record[..4].copy_from_slice(&s.to_le_bytes());
+        record[4..8].fill(0);
+        record
+    };
+    let len = record(0).len() as u64;
+    for (stamps, first) in [
+        (&[0, 500, 501][..], Some(0)),
+        (&[500, 0, 0, 501], Some(1)),
+        (&[0, 0, 500, 0], Some(0)),
+        (&[0, 0], None),
+        (&[500, 501], None),
+    ] {
+        let records: Vec<_> = stamps.iter().flat_map(|s| record(*s)).collect();
+        let file = [pcap(&[]), records].concat();
+        let expected = first.map(|n: u64| CaptureFinding::NoTime { at: 24 + n * len });
+        assert_eq!(findings(&file), Vec::from_iter(expected), "{stamps:?}");
+        let mut capture = open(&file).unwrap();
+        drain(&mut capture);
+        let lines = (capture.notes().len(), capture.faults().len());
+        assert_eq!(lines, (usize::from(first.is_some()), 0));
+    }
+}
+
+#[test]
 fn ipv6_extension_headers_are_skipped() {
     let udp = udp(b"six");
     let options = [&[17, 0, 0, 0, 0, 0, 0, 0][..], &udp].concat();
@@ -1389,7 +1417,7 @@ fn block_of_no_registered_type_is_named() {
             let bytes = [
                 &start[..],
                 &damaged,
-                &enhanced(order, 0, 0, &plain(b"three"), 47),
+                &enhanced(order, 0, STAMP_NS, &plain(b"three"), 47),
             ]
             .concat();
             let mut capture = open(&bytes).unwrap();
@@ -1414,7 +1442,7 @@ fn long_block_of_no_registered_type_is_named() {
     let bytes = [
         &start[..],
         &long,
-        &enhanced(order, 0, 0, &plain(b"two"), 45),
+        &enhanced(order, 0, STAMP_NS, &plain(b"two"), 45),
     ]
     .concat();
     let (all, stats) = read(&bytes);
