@@ -16,6 +16,7 @@ pub mod guess;
 mod input;
 mod pcap;
 mod pcapng;
+mod times;
 
 use std::{
     collections::BTreeMap,
@@ -40,6 +41,7 @@ use self::{
     input::Input,
     pcap::PcapReader,
     pcapng::PcapNgReader,
+    times::Times,
 };
 use crate::source::Packet;
 
@@ -66,12 +68,7 @@ pub struct Capture {
     others: Others,
     /// Origin of the packets' times.
     time: PacketTime,
-    /// Time of the last frame that has one.
-    last_at: Nanos,
-    /// First byte of the first frame without a time.
-    timeless_at: Option<u64>,
-    /// Whether frames without a time are a finding already.
-    is_timeless_named: bool,
+    times: Times,
 }
 
 /// A recorded file, by its content.
@@ -245,9 +242,7 @@ impl Capture {
             unreadable: Vec::new(),
             others: Others::default(),
             time: PacketTime::default(),
-            last_at: Nanos::ZERO,
-            timeless_at: None,
-            is_timeless_named: false,
+            times: Times::default(),
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
@@ -319,7 +314,7 @@ impl Capture {
                     let is_stamped = self.stamp(&mut frame);
                     // Another clock's time is no step of this one.
                     if is_stamped {
-                        self.check_time(&frame, offset);
+                        self.times.check(&frame, offset, &mut self.findings);
                     }
                     match self.datagram(&frame, captured_at, offset, bytes) {
                         Ok(found) => {
@@ -392,49 +387,6 @@ impl Capture {
             frame.is_finer = false;
         }
         stamp.is_some()
-    }
-
-    /// Reports a time that can't be right, and steps of more than a minute.
-    fn check_time(&mut self, frame: &RawFrame, at: u64) {
-        if frame.is_finer {
-            self.findings.add_once(CaptureFinding::NanosecondsTaken);
-        }
-        if let Some(ns) = frame.excess {
-            self.findings.add(CaptureFinding::Fraction { at, ns });
-        }
-        let (now, last) = (frame.received_at, self.last_at);
-        if now == Nanos::ZERO {
-            self.timeless_at.get_or_insert(at);
-        } else {
-            self.last_at = now;
-        }
-        // Where no frame has a time, nothing is wrong.
-        if !self.is_timeless_named
-            && self.last_at != Nanos::ZERO
-            && let Some(at) = self.timeless_at
-        {
-            self.is_timeless_named = true;
-            self.findings.add(CaptureFinding::NoTime { at });
-        }
-        if now == Nanos::ZERO {
-            return;
-        }
-        let finding = if last == Nanos::ZERO {
-            return;
-        } else if now > last.after(STEP_MAX) {
-            CaptureFinding::Jump {
-                at,
-                by: now.since(last),
-            }
-        } else if now.after(STEP_MAX) < last {
-            CaptureFinding::StepBack {
-                at,
-                by: last.since(now),
-            }
-        } else {
-            return;
-        };
-        self.findings.add(finding);
     }
 
     /// Finds the datagram of a frame, or the reason why it has none; fragments that wait for others

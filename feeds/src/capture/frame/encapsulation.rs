@@ -231,7 +231,7 @@ impl Fit {
         if !u8_at(frame, at).is_ok_and(is_version) {
             return Self::None;
         }
-        match ip::packet(frame, at) {
+        match ip::packet(frame, at, is_read) {
             Ok(Next::Protocol(packet)) if packet.end > frame.len() => Self::CutIp,
             Ok(_) => Self::WholeIp,
             Err(_) => Self::None,

@@ -5,9 +5,7 @@ use std::{
     ops::Range,
 };
 
-use super::{
-    Content, Datagram, Next, Reason, Skip, array_at, encapsulation, u8_at, u16_at, u32_at,
-};
+use super::{Content, Datagram, Next, Reason, Skip, array_at, u8_at, u16_at, u32_at};
 
 const UDP_HEADER_LEN: usize = 8;
 
@@ -45,16 +43,19 @@ pub(crate) struct IpFragment {
     pub(crate) bytes: Range<usize>,
 }
 
+/// Returns whether packets of a protocol are read, so that their fragments are put together.
+type IsRead = fn(u8) -> bool;
+
 /// Reads an IP header of either version.
-pub(super) fn packet(frame: &[u8], at: usize) -> Result<Next, Skip> {
+pub(super) fn packet(frame: &[u8], at: usize, is_read: IsRead) -> Result<Next, Skip> {
     match u8_at(frame, at)? >> 4 {
-        4 => ipv4(frame, at),
-        6 => ipv6(frame, at),
+        4 => ipv4(frame, at, is_read),
+        6 => ipv6(frame, at, is_read),
         _ => Err(Reason::Malformed.into()),
     }
 }
 
-fn ipv4(frame: &[u8], at: usize) -> Result<Next, Skip> {
+fn ipv4(frame: &[u8], at: usize, is_read: IsRead) -> Result<Next, Skip> {
     let header_len = usize::from(u8_at(frame, at)? & 0xf) * 4;
     let total_len = usize::from(u16_at(frame, at + 2)?);
     let flags = u16_at(frame, at + 6)?;
@@ -74,32 +75,30 @@ fn ipv4(frame: &[u8], at: usize) -> Result<Next, Skip> {
         return Err(Reason::Malformed.into());
     }
     // Either more fragments follow, or this is not the first.
-    if flags & 0x3fff != 0 && encapsulation::is_read(packet.protocol) {
+    if flags & 0x3fff != 0 && is_read(packet.protocol) {
         let id = u32::from(u16_at(frame, at + 4)?);
         return fragment(frame, &packet, id, flags << 3, flags & 0x2000 == 0);
     }
     Ok(Next::Protocol(packet))
 }
 
-fn ipv6(frame: &[u8], at: usize) -> Result<Next, Skip> {
+fn ipv6(frame: &[u8], at: usize, is_read: IsRead) -> Result<Next, Skip> {
     let end = match usize::from(u16_at(frame, at + 4)?) {
         0 => frame.len(),
         n => at + 40 + n,
     };
-    extensions(
-        frame,
-        Packet {
-            source: Ipv6Addr::from(array_at::<16>(frame, at + 8)?).into(),
-            destination: Ipv6Addr::from(array_at::<16>(frame, at + 24)?).into(),
-            protocol: u8_at(frame, at + 6)?,
-            at: at + 40,
-            end,
-        },
-    )
+    let packet = Packet {
+        source: Ipv6Addr::from(array_at::<16>(frame, at + 8)?).into(),
+        destination: Ipv6Addr::from(array_at::<16>(frame, at + 24)?).into(),
+        protocol: u8_at(frame, at + 6)?,
+        at: at + 40,
+        end,
+    };
+    extensions(frame, packet, is_read)
 }
 
 /// Returns the packet behind the extension headers of IPv6.
-fn extensions(frame: &[u8], mut packet: Packet) -> Result<Next, Skip> {
+fn extensions(frame: &[u8], mut packet: Packet, is_read: IsRead) -> Result<Next, Skip> {
     loop {
         let at = packet.at;
         match packet.protocol {
@@ -113,7 +112,9 @@ fn extensions(frame: &[u8], mut packet: Packet) -> Result<Next, Skip> {
                 packet.protocol = u8_at(frame, at)?;
                 packet.at += 8;
                 // A header with neither offset nor "more" holds the whole packet.
-                if flags & 0xfff9 != 0 && is_read_v6(packet.protocol) {
+                if flags & 0xfff9 != 0
+                    && (is_extension(packet.protocol) || is_read(packet.protocol))
+                {
                     let id = u32_at(frame, at + 4)?;
                     return fragment(frame, &packet, id, flags & 0xfff8, flags & 1 == 0);
                 }
@@ -128,13 +129,13 @@ fn extensions(frame: &[u8], mut packet: Packet) -> Result<Next, Skip> {
     }
 }
 
-/// Returns whether an IPv6 packet with this next header is read further.
-fn is_read_v6(next: u8) -> bool {
-    matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140) || encapsulation::is_read(next)
+/// Returns whether a next header is an extension of IPv6 that is passed.
+const fn is_extension(next: u8) -> bool {
+    matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140)
 }
 
 /// Returns the first header of a payload that was put together from fragments.
-pub(super) fn reassembled(origin: &IpOrigin, bytes: &[u8]) -> Result<Next, Skip> {
+pub(super) fn reassembled(origin: &IpOrigin, bytes: &[u8], is_read: IsRead) -> Result<Next, Skip> {
     let packet = Packet {
         source: origin.source,
         destination: origin.destination,
@@ -144,7 +145,7 @@ pub(super) fn reassembled(origin: &IpOrigin, bytes: &[u8]) -> Result<Next, Skip>
     };
     match origin.source {
         IpAddr::V4(_) => Ok(Next::Protocol(packet)),
-        IpAddr::V6(_) => extensions(bytes, packet),
+        IpAddr::V6(_) => extensions(bytes, packet, is_read),
     }
 }
 

@@ -126,7 +126,10 @@ pub(crate) fn content(link: Link, frame: &[u8]) -> Result<Content, Skip> {
 
 /// Finds the datagram, or the fragment of one, in the payload of an IP packet that came in fragments.
 pub(crate) fn content_of_packet(origin: &IpOrigin, payload: &[u8]) -> Result<Content, Skip> {
-    behind(ip::reassembled(origin, payload)?, payload)
+    behind(
+        ip::reassembled(origin, payload, encapsulation::is_read)?,
+        payload,
+    )
 }
 
 fn behind(mut next: Next, frame: &[u8]) -> Result<Content, Skip> {
@@ -155,7 +158,7 @@ fn pass(frame: &[u8], header: Next) -> Result<Next, Skip> {
     match header {
         Next::Ethernet(at) => Ok(Next::EtherType(u16_at(frame, at + 12)?, at + 14)),
         Next::EtherType(kind, at) => encapsulation::ether_type(frame, kind, at),
-        Next::Ip(at) => ip::packet(frame, at),
+        Next::Ip(at) => ip::packet(frame, at, encapsulation::is_read),
         Next::Protocol(packet) => encapsulation::protocol(frame, packet),
         Next::Found(content) => Ok(Next::Found(content)),
     }
