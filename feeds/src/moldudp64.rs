@@ -75,7 +75,7 @@ impl Protocol for MoldUdp64 {
     fn read<'a>(&self, payload: &'a [u8]) -> Result<(PacketHead<()>, MoldBlocks<'a>), Incident> {
         let Some((header, blocks)) = MoldHeader::split(payload) else {
             let reason = "MoldUDP64 packet shorter than its 20-byte header";
-            return Err(Incident::Malformed { reason });
+            return Err(Incident::foreign(reason));
         };
         let (kind, count) = match header.count {
             END_OF_SESSION => (PacketKind::End, 0),
@@ -760,7 +760,7 @@ mod tests {
             run(&mut mold, &packet(S, 4, 1, &[b"d"])),
             ["gap 0:3+1", "0:4=d"]
         );
-        assert_eq!(run(&mut mold, &cut[..19]), ["bad"]);
+        assert_eq!(run(&mut mold, &cut[..19]), ["foreign"]);
     }
 
     #[test]
@@ -771,7 +771,7 @@ mod tests {
             run(&mut mold, &packet(S, u64::MAX, 2, &[b"x", b"y"])),
             ["bad"]
         );
-        assert_eq!(run(&mut mold, &packet(T, 1 << 48, 0, &[])), ["bad"]);
+        assert_eq!(run(&mut mold, &packet(T, 1 << 48, 0, &[])), ["foreign"]);
         assert_eq!(run(&mut mold, &packet(S, 2, 1, &[b"b"])), ["0:2=b"]);
     }
 

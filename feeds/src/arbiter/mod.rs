@@ -43,7 +43,7 @@ pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use self::refused::{refusal, report_fault, with_origin};
+use self::refused::{refusal, report_fault, unread, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -250,7 +250,10 @@ impl<P: Protocol> Arbiter<P> {
         };
         if head.first > SourcePosition::SEQUENCE_MAX - head.count {
             let reason = "the sequence is beyond 48 bits";
-            return out.incident(Incident::Malformed { reason });
+            let incident = Incident::Malformed { reason };
+            let of_packet = (self.origin(line), packet.received_at);
+            let is_own = self.may_follow(head.session);
+            return out.incident(unread(of_packet, incident, is_own));
         }
         self.now = self.now.max(now);
         let line = line.min(self.lines.len() - 1);
@@ -312,7 +315,8 @@ impl<P: Protocol> Arbiter<P> {
         let held = count(walked.by_ref());
         // A header without messages says where the session is, which bytes behind it make doubtful.
         if held == 0 && (head.count > 0 || walked.fault().is_some()) {
-            return out.incident(refusal(blocks));
+            let is_own = self.may_follow(head.session);
+            return out.incident(unread(arrived.of_packet(), refusal(blocks), is_own));
         }
         let head = PacketHead {
             count: held,
@@ -338,6 +342,12 @@ impl<P: Protocol> Arbiter<P> {
             }
             None => self.refuse(arrived.of_packet(), head.count, refusal(blocks), out),
         }
+    }
+
+    /// Returns whether a session is the one that is followed; while none is, it may be.
+    #[cold]
+    fn may_follow(&self, session: u128) -> bool {
+        self.session.is_none_or(|it| it == session)
     }
 
     /// Returns the origin of a line's current packet.

@@ -24,6 +24,21 @@ pub(super) const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Inci
     }
 }
 
+/// Returns the incident of a packet of which nothing can be read, with its origin. Beside a session that is
+/// followed, only its own packets are damaged; anybody may have sent another.
+#[cold]
+pub(super) const fn unread(
+    of_packet: (PacketOrigin, Nanos),
+    incident: Incident,
+    is_own: bool,
+) -> Incident {
+    let incident = match incident {
+        Incident::Malformed { reason } if !is_own => Incident::foreign(reason),
+        other => other,
+    };
+    with_origin(of_packet, incident)
+}
+
 /// Returns the incident of a packet that is not taken.
 pub(super) fn refusal<'a>(mut blocks: impl Blocks<'a>) -> Incident {
     blocks.by_ref().for_each(drop);

@@ -42,6 +42,13 @@ pub enum CaptureFinding {
         /// Its first byte.
         at: u64,
     },
+    /// A block has a type that is not registered, or the fields of a packet under another type.
+    UnknownBlock {
+        /// Its type.
+        kind: u32,
+        /// First byte of the block.
+        at: u64,
+    },
     /// Packets name an interface that the section does not describe.
     UnknownInterface {
         /// The interface.
@@ -68,6 +75,11 @@ pub enum CaptureFinding {
         /// The fraction, in ns as the file's unit says.
         ns: u64,
     },
+    /// Frames have no time, or that of 1970, although others have one.
+    NoTime {
+        /// First byte of the first such record.
+        at: u64,
+    },
     /// A stamp is more than a minute ahead of the one before.
     Jump {
         /// First byte of the record.
@@ -92,6 +104,7 @@ impl CaptureFinding {
             self,
             Self::AnotherFile { .. }
                 | Self::NanosecondsTaken
+                | Self::NoTime { .. }
                 | Self::Jump { .. }
                 | Self::StepBack { .. }
         )
@@ -122,6 +135,11 @@ impl fmt::Display for CaptureFinding {
                 to - from + 1
             ),
             Self::AnotherFile { at } => write!(f, "another file begins at byte {at}"),
+            Self::UnknownBlock { kind, at } => write!(
+                f,
+                "the block at byte {at} has the type {kind:#x}, was skipped, and may be a damaged \
+                 packet: copy or record the file again"
+            ),
             Self::UnknownInterface {
                 interface,
                 block,
@@ -144,6 +162,11 @@ impl fmt::Display for CaptureFinding {
                 f,
                 "the stamp at byte {at} has a fraction of {ns} ns, more than a second: its time \
                  is wrong"
+            ),
+            Self::NoTime { at } => write!(
+                f,
+                "frames have no time (their stamp is 0, in 1970), although others have one; the first \
+                 is at byte {at}"
             ),
             Self::Jump { at, by } => write!(
                 f,

@@ -1,16 +1,16 @@
-//! Reassembles UDP packets from IP fragments, bounded in packets, bytes and age.
+//! Reassembles the payloads of IP packets from fragments, bounded in packets, bytes and age.
 //!
 //! An IP id is used again soon, so fragments join only within [`AGE_MAX`] of capture time (RFC 1122,
-//! 3.3.2). Bytes that overlap must be equal (RFC 5722), and the UDP checksum must be right.
+//! 3.3.2). Bytes that overlap must be equal (RFC 5722), and the checksum of UDP must be right.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use tickcast_reliability::types::Nanos;
 
 use super::account::{Reason, Row};
-use super::frame::IpFragment;
+use super::frame::{IpFragment, IpOrigin};
 
 /// Packets held at once, and completed ones remembered; a further one evicts the oldest.
 const PACKETS_MAX: usize = 64;
@@ -21,6 +21,7 @@ const AGE_MAX: Nanos = Nanos::from_secs(30);
 /// Fragments of one packet are at most this many fragments apart, where a capture has no times too.
 const DISTANCE_MAX: u64 = 4_096;
 const UDP_HEADER_LEN: usize = 8;
+const LEN: usize = 4;
 const CHECKSUM: Range<usize> = 6..8;
 const PROTOCOL_UDP: u8 = 17;
 
@@ -47,21 +48,12 @@ pub(super) enum Added {
     Damaged(Reason, Row),
 }
 
-/// A completed packet; its payload is [`Reassembly::payload`].
+/// A completed packet; its bytes behind the IP header are [`Reassembly::payload`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reassembled {
-    pub(super) source: SocketAddr,
-    pub(super) destination: SocketAddr,
+    pub(super) origin: IpOrigin,
     /// The frames that it came in, and their bytes.
     pub(super) row: Row,
-}
-
-/// The fields that fragments of one packet share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    source: IpAddr,
-    destination: IpAddr,
-    id: u32,
 }
 
 /// When a fragment came: by the capture's clock, and among all fragments.
@@ -82,7 +74,7 @@ impl Moment {
 
 #[derive(Debug)]
 struct Pending {
-    key: Key,
+    key: IpOrigin,
     begun: Moment,
     bytes: Vec<u8>,
     /// Parts of the bytes that are there, which do not touch.
@@ -96,37 +88,27 @@ struct Pending {
 
 #[derive(Debug)]
 struct Completed {
-    key: Key,
+    key: IpOrigin,
     at: Moment,
     bytes: Vec<u8>,
-    /// Length by the UDP header.
-    udp_len: usize,
 }
 
 impl Reassembly {
-    /// Takes a fragment that was captured at `at`, in a record of `record_bytes`.
+    /// Takes a fragment that was captured at `at`, in the frames of `row`.
     pub(super) fn add(
         &mut self,
         fragment: &IpFragment,
         bytes: &[u8],
         at: Nanos,
-        record_bytes: u64,
+        row: Row,
     ) -> Added {
-        let row = Row {
-            frames: 1,
-            bytes: record_bytes,
-        };
         if fragment.offset + bytes.len() > PACKET_LEN_MAX {
             return Added::Damaged(Reason::Malformed, row);
         }
         self.fragments += 1;
         let number = self.fragments;
         let now = Moment { at, number };
-        let key = Key {
-            source: fragment.source,
-            destination: fragment.destination,
-            id: fragment.id,
-        };
+        let key = fragment.origin;
         let found = self.pending.iter().position(|p| p.key == key);
         let mut pending = match found.and_then(|index| self.pending.remove(index)) {
             Some(pending) if pending.begun.is_near(now) => pending,
@@ -152,8 +134,15 @@ impl Reassembly {
         self.complete(pending, now)
     }
 
+    /// Takes a fragment that lies in the packet completed last, and came in the frames of `row`.
+    pub(super) fn add_inner(&mut self, fragment: &IpFragment, at: Nanos, row: Row) -> Added {
+        let part = self.payload().get(fragment.bytes.clone());
+        let part = part.unwrap_or_default().to_vec();
+        self.add(fragment, &part, at, row)
+    }
+
     /// Returns whether a packet that was just completed has these bytes.
-    fn is_repeated(&self, key: Key, now: Moment, offset: usize, bytes: &[u8]) -> bool {
+    fn is_repeated(&self, key: IpOrigin, now: Moment, offset: usize, bytes: &[u8]) -> bool {
         self.completed.iter().any(|packet| {
             let part = packet.bytes.get(offset..offset + bytes.len());
             packet.key == key && packet.at.is_near(now) && part == Some(bytes)
@@ -173,17 +162,15 @@ impl Reassembly {
         let Pending {
             key, bytes, row, ..
         } = pending;
-        let &[s0, s1, d0, d1, l0, l1, ..] = &bytes[..] else {
-            return Added::Damaged(Reason::Malformed, row);
-        };
-        let udp_len = usize::from(u16::from_be_bytes([l0, l1]));
-        if !(UDP_HEADER_LEN..=bytes.len()).contains(&udp_len) {
-            return Added::Damaged(Reason::Malformed, row);
-        }
-        // Only fragments are checked. The NIC fills in the checksum of a packet that is sent whole, so
-        // a capture on the sending host has wrong ones there. It can't for fragments: the host does.
-        if !is_checksum_right(&key, &bytes[..udp_len]) {
-            return Added::Damaged(Reason::Checksum, row);
+        if key.protocol == PROTOCOL_UDP {
+            let Some(udp) = udp(&bytes) else {
+                return Added::Damaged(Reason::Malformed, row);
+            };
+            // Only fragments are checked. The NIC fills in the checksum of a packet that is sent whole, so
+            // a capture on the sending host has wrong ones there. It can't for fragments: the host does.
+            if !is_checksum_right(&key, udp) {
+                return Added::Damaged(Reason::Checksum, row);
+            }
         }
         if self.completed.len() == PACKETS_MAX {
             self.completed.pop_front();
@@ -192,25 +179,19 @@ impl Reassembly {
             key,
             at: now,
             bytes,
-            udp_len,
         });
-        Added::Completed(Reassembled {
-            source: SocketAddr::new(key.source, u16::from_be_bytes([s0, s1])),
-            destination: SocketAddr::new(key.destination, u16::from_be_bytes([d0, d1])),
-            row,
-        })
+        Added::Completed(Reassembled { origin: key, row })
     }
 
-    /// Returns the payload of the packet completed last.
+    /// Returns the bytes behind the IP header of the packet completed last.
     pub(super) fn payload(&self) -> &[u8] {
         let last = self.completed.back();
-        last.and_then(|packet| packet.bytes.get(UDP_HEADER_LEN..packet.udp_len))
-            .unwrap_or_default()
+        last.map_or(&[], |packet| &packet.bytes[..])
     }
 }
 
 impl Pending {
-    fn new(key: Key, begun: Moment) -> Self {
+    fn new(key: IpOrigin, begun: Moment) -> Self {
         Self {
             key,
             begun,
@@ -261,8 +242,18 @@ impl Pending {
     }
 }
 
+/// Returns a UDP packet up to the end by its header.
+fn udp(bytes: &[u8]) -> Option<&[u8]> {
+    let field = bytes.get(LEN..)?.first_chunk()?;
+    let len = usize::from(u16::from_be_bytes(*field));
+    if len < UDP_HEADER_LEN {
+        return None;
+    }
+    bytes.get(..len)
+}
+
 /// Returns whether the checksum of a UDP packet is right, or absent.
-fn is_checksum_right(key: &Key, udp: &[u8]) -> bool {
+fn is_checksum_right(key: &IpOrigin, udp: &[u8]) -> bool {
     if udp.get(CHECKSUM) == Some(&[0, 0]) {
         return true;
     }
@@ -303,14 +294,17 @@ mod tests {
         let bytes = vec![0; 1 << 20];
         let mut add = |offset: usize, len: usize| {
             let fragment = IpFragment {
-                source: Ipv4Addr::LOCALHOST.into(),
-                destination: Ipv4Addr::LOCALHOST.into(),
-                id: 1,
+                origin: IpOrigin {
+                    source: Ipv4Addr::LOCALHOST.into(),
+                    destination: Ipv4Addr::LOCALHOST.into(),
+                    protocol: PROTOCOL_UDP,
+                    id: 1,
+                },
                 offset,
                 is_last: false,
                 bytes: 0..len,
             };
-            let added = reassembly.add(&fragment, &bytes[..len], NOW, 0);
+            let added = reassembly.add(&fragment, &bytes[..len], NOW, row(1));
             let held = reassembly.pending.iter().map(|p| p.bytes.len());
             (added == Added::Waits, held.sum::<usize>())
         };
@@ -334,9 +328,12 @@ mod tests {
     /// Fragment of packet `id` with all bytes of `whole` in a range.
     fn fragment(id: u32, whole: &[u8], bytes: Range<usize>) -> IpFragment {
         IpFragment {
-            source: [10, 0, 0, 1].into(),
-            destination: [233, 0, 0, 1].into(),
-            id,
+            origin: IpOrigin {
+                source: [10, 0, 0, 1].into(),
+                destination: [233, 0, 0, 1].into(),
+                protocol: PROTOCOL_UDP,
+                id,
+            },
             offset: bytes.start,
             is_last: bytes.end == whole.len(),
             bytes,
@@ -350,16 +347,20 @@ mod tests {
         at: Nanos,
     ) -> Added {
         let bytes = &whole[fragment.bytes.clone()];
-        reassembly.add(fragment, bytes, at, 100 + bytes.len() as u64)
+        let row = Row {
+            frames: 1,
+            bytes: 100 + bytes.len() as u64,
+        };
+        reassembly.add(fragment, bytes, at, row)
     }
 
     fn add(
         reassembly: &mut Reassembly,
         whole: &[u8],
         fragment: &IpFragment,
-    ) -> Option<(SocketAddr, SocketAddr, Row)> {
+    ) -> Option<(IpOrigin, Row)> {
         match add_at(reassembly, whole, fragment, NOW) {
-            Added::Completed(packet) => Some((packet.source, packet.destination, packet.row)),
+            Added::Completed(packet) => Some((packet.origin, packet.row)),
             _ => None,
         }
     }
@@ -377,14 +378,10 @@ mod tests {
                 frames: 4,
                 bytes: 4 * 1_100,
             };
-            let expected = (
-                ([10, 0, 0, 1], 0x4321).into(),
-                ([233, 0, 0, 1], 0x1234).into(),
-                row,
-            );
+            let expected = (parts[0].origin, row);
             let completed = add(&mut reassembly, &whole, &parts[order[2]]);
             assert_eq!(completed, Some(expected), "{order:?}");
-            assert_eq!(reassembly.payload(), &whole[8..]);
+            assert_eq!(reassembly.payload(), whole);
             assert!(reassembly.pending.is_empty());
         }
     }
@@ -393,21 +390,26 @@ mod tests {
     fn fragments_of_other_packets_are_kept_apart() {
         let whole = packet(16, 16);
         let (first, second) = (fragment(1, &whole, 0..8), fragment(1, &whole, 8..16));
-        let (source, destination) = ([10, 0, 0, 2].into(), [233, 0, 0, 2].into());
-        for other in [
-            IpFragment {
-                id: 2,
-                ..second.clone()
+        let origin = second.origin;
+        for origin in [
+            IpOrigin { id: 2, ..origin },
+            IpOrigin {
+                source: [10, 0, 0, 2].into(),
+                ..origin
             },
-            IpFragment {
-                source,
-                ..second.clone()
+            IpOrigin {
+                destination: [233, 0, 0, 2].into(),
+                ..origin
             },
-            IpFragment {
-                destination,
-                ..second.clone()
+            IpOrigin {
+                protocol: 47,
+                ..origin
             },
         ] {
+            let other = IpFragment {
+                origin,
+                ..second.clone()
+            };
             let mut reassembly = Reassembly::default();
             assert_eq!(add(&mut reassembly, &whole, &first), None);
             assert_eq!(add(&mut reassembly, &whole, &other), None);
@@ -417,13 +419,7 @@ mod tests {
 
     #[test]
     fn udp_length_beyond_reassembled_bytes_is_no_packet() {
-        for (field, payload) in [
-            (7, None),
-            (8, Some(0)),
-            (15, Some(7)),
-            (16, Some(8)),
-            (17, None),
-        ] {
+        for (field, is_packet) in [(7, false), (8, true), (15, true), (16, true), (17, false)] {
             let whole = packet(16, field);
             let mut reassembly = Reassembly::default();
             assert_eq!(
@@ -431,8 +427,7 @@ mod tests {
                 None
             );
             let completed = add(&mut reassembly, &whole, &fragment(1, &whole, 0..8));
-            let len = completed.map(|_| reassembly.payload().len());
-            assert_eq!(len, payload, "{field}");
+            assert_eq!(completed.is_some(), is_packet, "{field}");
         }
     }
 
@@ -520,7 +515,7 @@ mod tests {
         assert_eq!(first, Added::Waits);
         let last = add_at(&mut reassembly, &new, &fragment(1, &new, 8..16), late);
         assert!(matches!(last, Added::Completed(packet) if packet.row == row(2)));
-        assert_eq!(reassembly.payload(), &new[8..]);
+        assert_eq!(reassembly.payload(), new);
     }
 
     #[test]
@@ -577,7 +572,7 @@ mod tests {
                     "{order:?}"
                 );
                 if completed == 1 {
-                    assert_eq!(reassembly.payload(), &whole[8..]);
+                    assert_eq!(reassembly.payload(), whole);
                 } else {
                     let frames = results.iter().map(|r| match r {
                         Added::Damaged(Reason::Contradiction, row) => row.frames,
@@ -635,7 +630,7 @@ mod tests {
             Added::Waits
         );
         assert!(add(&mut reassembly, &other, &parts[0]).is_some());
-        assert_eq!(reassembly.payload(), &other[8..]);
+        assert_eq!(reassembly.payload(), other);
     }
 
     #[test]
@@ -672,10 +667,10 @@ mod tests {
                     (!right, false),
                 ] {
                     whole[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
-                    let part = |range| IpFragment {
-                        source,
-                        destination,
-                        ..fragment(1, &whole, range)
+                    let part = |range| {
+                        let mut part = fragment(1, &whole, range);
+                        (part.origin.source, part.origin.destination) = (source, destination);
+                        part
                     };
                     let mut reassembly = Reassembly::default();
                     let parts = [part(0..16), part(16..len.into())];

@@ -16,6 +16,7 @@ pub mod guess;
 mod input;
 mod pcap;
 mod pcapng;
+mod times;
 
 use std::{
     collections::BTreeMap,
@@ -35,16 +36,19 @@ use self::{
     binary_file::BinaryFile,
     error::CaptureFault,
     finding::{CaptureFinding, Findings},
-    fragments::{Added, Reassembled, Reassembly},
+    fragments::{Added, Reassembly},
     frame::{Content, Link, Skip},
     input::Input,
     pcap::PcapReader,
     pcapng::PcapNgReader,
+    times::Times,
 };
 use crate::source::Packet;
 
 /// Neighbouring stamps that are further apart are a finding.
 pub(crate) const STEP_MAX: Nanos = Nanos::from_secs(60);
+/// Packets that came in fragments, one within the other, up to the datagram of a frame.
+const NESTED_MAX: usize = 8;
 /// EtherTypes and protocols that are counted apart.
 const OTHERS_MAX: usize = 64;
 /// Interfaces and link types of which the first frame is a finding.
@@ -64,8 +68,7 @@ pub struct Capture {
     others: Others,
     /// Origin of the packets' times.
     time: PacketTime,
-    /// Time of the last frame that has one.
-    last_at: Nanos,
+    times: Times,
 }
 
 /// A recorded file, by its content.
@@ -239,7 +242,7 @@ impl Capture {
             unreadable: Vec::new(),
             others: Others::default(),
             time: PacketTime::default(),
-            last_at: Nanos::ZERO,
+            times: Times::default(),
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
@@ -294,6 +297,11 @@ impl Capture {
                     let (from, to) = (offset, offset + bytes);
                     self.findings.add(CaptureFinding::Skipped { from, to });
                 }
+                Step::UnknownBlock(kind) => {
+                    account.add(Reason::Skipped, 0, bytes);
+                    let finding = CaptureFinding::UnknownBlock { kind, at: offset };
+                    self.findings.add(finding);
+                }
                 Step::Unreadable => {
                     self.stats.frames += 1;
                     account.add(Reason::Malformed, 1, bytes);
@@ -306,7 +314,7 @@ impl Capture {
                     let is_stamped = self.stamp(&mut frame);
                     // Another clock's time is no step of this one.
                     if is_stamped {
-                        self.check_time(&frame, offset);
+                        self.times.check(&frame, offset, &mut self.findings);
                     }
                     match self.datagram(&frame, captured_at, offset, bytes) {
                         Ok(found) => {
@@ -381,37 +389,6 @@ impl Capture {
         stamp.is_some()
     }
 
-    /// Reports a time that can't be right, and steps of more than a minute.
-    fn check_time(&mut self, frame: &RawFrame, at: u64) {
-        if frame.is_finer {
-            self.findings.add_once(CaptureFinding::NanosecondsTaken);
-        }
-        if let Some(ns) = frame.excess {
-            self.findings.add(CaptureFinding::Fraction { at, ns });
-        }
-        let (now, last) = (frame.received_at, self.last_at);
-        if now == Nanos::ZERO {
-            return;
-        }
-        self.last_at = now;
-        let finding = if last == Nanos::ZERO {
-            return;
-        } else if now > last.after(STEP_MAX) {
-            CaptureFinding::Jump {
-                at,
-                by: now.since(last),
-            }
-        } else if now.after(STEP_MAX) < last {
-            CaptureFinding::StepBack {
-                at,
-                by: last.since(now),
-            }
-        } else {
-            return;
-        };
-        self.findings.add(finding);
-    }
-
     /// Finds the datagram of a frame, or the reason why it has none; fragments that wait for others
     /// have none yet.
     fn datagram(
@@ -426,7 +403,7 @@ impl Capture {
             .map_err(|no_link| Some(self.unreadable(no_link, at)))?;
         let bytes = self.input.taken(frame.bytes.clone());
         let content = frame::content(link, bytes).map_err(|skip| {
-            self.others.add(skip);
+            self.others.add(skip, 1);
             Some(match skip.reason {
                 Reason::Malformed | Reason::Fragment if frame.is_snapped => Reason::Snapped,
                 reason => reason,
@@ -434,14 +411,13 @@ impl Capture {
         })?;
         match content {
             // A header length beyond an unsnapped frame contradicts that frame.
-            Content::Datagram(d) if d.payload.len() < d.original_len && !frame.is_snapped => {
+            Content::Datagram(datagram) if !datagram.is_whole() && !frame.is_snapped => {
                 Err(Some(Reason::Malformed))
             }
             Content::Datagram(datagram) => {
-                let is_snapped = datagram.payload.len() < datagram.original_len;
-                let reason = match is_snapped {
-                    true => Reason::Snapped,
-                    false => Reason::Datagram,
+                let reason = match datagram.is_whole() {
+                    true => Reason::Datagram,
+                    false => Reason::Snapped,
                 };
                 self.stats.account.add(reason, 1, record_bytes);
                 Ok(Found::InFrame(datagram))
@@ -449,23 +425,51 @@ impl Capture {
             Content::Fragment(fragment) => {
                 let part = bytes.get(fragment.bytes.clone()).unwrap_or_default();
                 self.stats.account.add(Reason::Fragment, 1, record_bytes);
-                let added = self
-                    .reassembly
-                    .add(&fragment, part, captured_at, record_bytes);
-                let (reason, row) = match &added {
-                    Added::Waits => return Err(None),
-                    Added::Completed(whole) => (Reason::Datagram, whole.row),
-                    Added::Repeated(row) => (Reason::RepeatedFragment, *row),
-                    Added::Damaged(reason, row) => (*reason, *row),
+                let row = Row {
+                    frames: 1,
+                    bytes: record_bytes,
                 };
-                let account = &mut self.stats.account;
-                account.move_frames(Reason::Fragment, reason, row);
-                match added {
-                    Added::Completed(whole) => Ok(Found::Reassembled(whole)),
-                    _ => Err(None),
-                }
+                let added = self.reassembly.add(&fragment, part, captured_at, row);
+                self.assembled(added, captured_at).ok_or(None)
             }
         }
+    }
+
+    /// Finds the datagram in a packet that a fragment completed, through fragments of a tunnel too. Its
+    /// frames move to their reason.
+    fn assembled(&mut self, mut added: Added, captured_at: Nanos) -> Option<Found> {
+        let account = &mut self.stats.account;
+        for _ in 0..NESTED_MAX {
+            let whole = match added {
+                Added::Waits => return None,
+                Added::Repeated(row) => {
+                    account.move_frames(Reason::Fragment, Reason::RepeatedFragment, row);
+                    return None;
+                }
+                Added::Damaged(reason, row) => {
+                    account.move_frames(Reason::Fragment, reason, row);
+                    return None;
+                }
+                Added::Completed(whole) => whole,
+            };
+            let row = whole.row;
+            let skip = match frame::content_of_packet(&whole.origin, self.reassembly.payload()) {
+                Ok(Content::Datagram(datagram)) if datagram.is_whole() => {
+                    account.move_frames(Reason::Fragment, Reason::Datagram, row);
+                    return Some(Found::Reassembled(datagram, row));
+                }
+                Ok(Content::Datagram(_)) => Reason::Malformed.into(),
+                Ok(Content::Fragment(fragment)) => {
+                    added = self.reassembly.add_inner(&fragment, captured_at, row);
+                    continue;
+                }
+                Err(skip) => skip,
+            };
+            self.others.add(skip, row.frames);
+            account.move_frames(Reason::Fragment, skip.reason, row);
+            return None;
+        }
+        None
     }
 
     /// Reports the first frame of each interface or link type that can't be read.
@@ -511,15 +515,15 @@ impl Capture {
                 self.stats.snapped += u64::from(captured.is_snapped());
                 captured
             }
-            Found::Reassembled(whole) => {
+            Found::Reassembled(datagram, record) => {
                 let payload = self.reassembly.payload();
                 CapturedDatagram {
                     received_at,
-                    source: whole.source,
-                    destination: whole.destination,
-                    payload,
-                    original_len: payload.len(),
-                    record: whole.row,
+                    source: datagram.source,
+                    destination: datagram.destination,
+                    payload: payload.get(datagram.payload).unwrap_or_default(),
+                    original_len: datagram.original_len,
+                    record,
                 }
             }
         }
@@ -653,10 +657,10 @@ pub(crate) fn not_read(reason: Reason, number: u16) -> Option<String> {
 struct Others(BTreeMap<(Reason, u16), u64>);
 
 impl Others {
-    fn add(&mut self, skip: Skip) {
+    fn add(&mut self, skip: Skip, frames: u64) {
         let key = (skip.reason, skip.number);
         if self.0.len() < OTHERS_MAX || self.0.contains_key(&key) {
-            *self.0.entry(key).or_default() += 1;
+            *self.0.entry(key).or_default() += frames;
         }
     }
 }
@@ -668,6 +672,8 @@ enum Step {
     Structure,
     /// A packet block whose content contradicts itself.
     Unreadable,
+    /// A block that may be a packet under a damaged type.
+    UnknownBlock(u32),
     /// Bytes up to the next sound record.
     Skipped,
     /// Zeros up to the end.
@@ -689,7 +695,8 @@ impl Step {
 /// Place of a datagram.
 enum Found {
     InFrame(frame::Datagram),
-    Reassembled(Reassembled),
+    /// In the packet completed last, which came in these frames.
+    Reassembled(frame::Datagram, Row),
 }
 
 /// Reason why a frame's link layer is not known: the number of an interface, or of a link type.

@@ -100,11 +100,14 @@ impl PcapNgReader {
         let bytes = input.visible().get(..header.len).unwrap_or_default();
         let packet = match header.kind {
             OBSOLETE_PACKET => self.obsolete_packet(bytes),
-            _ => self.block(bytes),
+            _ if header.holds_packet() => self.block(bytes),
+            _ if header.is_harmless() && !self.reads_as_packet(bytes) => Parsed::Nothing,
+            _ => Parsed::Unknown,
         };
         let block = input.take(header.len);
         Ok(match packet {
             Parsed::Nothing => Step::Structure,
+            Parsed::Unknown => Step::UnknownBlock(header.kind),
             Parsed::Unreadable => Step::Unreadable,
             Parsed::Packet(packet) => Step::Frame(RawFrame {
                 bytes: (block.start + packet.at)..(block.start + packet.at + packet.len),
@@ -123,7 +126,10 @@ impl PcapNgReader {
         }
         input.take(TRAILER_LEN);
         self.blocks += 1;
-        Ok(Step::Structure)
+        Ok(match header.is_known() {
+            true => Step::Structure,
+            false => Step::UnknownBlock(header.kind),
+        })
     }
 
     /// Returns whether a sound block begins soon within the block: a wrong length hides those that
@@ -226,19 +232,35 @@ impl PcapNgReader {
         Parsed::Nothing
     }
 
+    /// Returns whether a block of another type holds the fields of a packet: a described interface (4), a
+    /// stamp (8), captured and original length (4 each), the bytes, and options.
+    fn reads_as_packet(&self, bytes: &[u8]) -> bool {
+        const AT: usize = 28;
+        let word = |at: usize| self.word(bytes, at) as usize;
+        let (captured, original) = (word(20), word(24));
+        let Some(room) = bytes.len().checked_sub(AT + TRAILER_LEN) else {
+            return false;
+        };
+        let is_length = captured > 0 && captured <= original && captured <= room;
+        is_length && word(8) < self.interfaces.len()
+    }
+
+    /// Returns a field of 4 bytes; 0 if it is not there.
+    fn word(&self, bytes: &[u8], at: usize) -> u32 {
+        let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
+        let field = field.copied().unwrap_or_default();
+        if self.is_big_endian {
+            u32::from_be_bytes(field)
+        } else {
+            u32::from_le_bytes(field)
+        }
+    }
+
     /// Reads an obsolete packet block: interface (2), drops (2), stamp (8), captured and original
     /// length.
     fn obsolete_packet(&self, bytes: &[u8]) -> Parsed {
         const AT: usize = 28;
-        let word = |at: usize| -> u32 {
-            let field = bytes.get(at..).and_then(<[u8]>::first_chunk);
-            let field = field.copied().unwrap_or_default();
-            if self.is_big_endian {
-                u32::from_be_bytes(field)
-            } else {
-                u32::from_le_bytes(field)
-            }
-        };
+        let word = |at: usize| self.word(bytes, at);
         let interface = if self.is_big_endian {
             word(8) >> 16
         } else {
@@ -332,9 +354,18 @@ impl Header {
         )
     }
 
-    /// Returns whether the type is one of the standard's; others are not searched for.
+    /// Returns whether the type is registered; others are neither harmless nor searched for.
     const fn is_known(self) -> bool {
-        self.holds_packet() || matches!(self.kind, 4 | 5 | 9 | 10 | 0x0bad | 0x4000_0bad)
+        self.holds_packet() || self.is_harmless()
+    }
+
+    /// Returns whether blocks of this type hold no packets: names, statistics, IRIG and ARINC stamps,
+    /// journal, secrets, Hone, sysdig, custom blocks, processes of macOS.
+    const fn is_harmless(self) -> bool {
+        matches!(
+            self.kind,
+            4 | 5 | 7..=10 | 0x101 | 0x102 | 0x201..=0x221 | 0x0bad | 0x4000_0bad | 0x8000_0001
+        )
     }
 
     /// Returns whether the block is there and ends in its length.
@@ -358,6 +389,8 @@ impl Header {
 /// A block as far as packets are concerned.
 enum Parsed {
     Nothing,
+    /// Perhaps a packet under a damaged type.
+    Unknown,
     Unreadable,
     Packet(Packet),
 }

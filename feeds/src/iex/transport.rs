@@ -105,6 +105,12 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// Returns whether a packet begins with version and protocol of a feed.
+fn is_of_format(packet: &[u8]) -> bool {
+    let header = packet.first_chunk::<HEADER_LEN>();
+    header.is_some_and(|it| it[0] == VERSION && IexFeed::of(u16_at(it, 2)).is_some())
+}
+
 /// The messages of a segment, each after its length in little-endian order.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
@@ -170,7 +176,10 @@ impl Protocol for IexTp {
         &self,
         payload: &'a [u8],
     ) -> Result<(PacketHead<SegmentNote>, Messages<'a>), Incident> {
-        let segment = Segment::read(payload).map_err(|reason| Incident::Malformed { reason })?;
+        let segment = Segment::read(payload).map_err(|reason| match is_of_format(payload) {
+            true => Incident::Malformed { reason },
+            false => Incident::foreign(reason),
+        })?;
         let (feed, channel) = self.of.unwrap_or((segment.feed, segment.channel));
         if feed != segment.feed {
             let reason = "TOPS and DEEP are mixed in one source, give each a source of its own";

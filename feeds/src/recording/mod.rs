@@ -7,6 +7,7 @@
 
 mod destination;
 mod files;
+mod first_times;
 mod inspection;
 mod refused;
 mod selection;
@@ -23,6 +24,7 @@ use tickcast_reliability::types::Nanos;
 
 pub use self::destination::{FeedDestination, NotADestination};
 use self::files::{Files, Held};
+use self::first_times::FirstTimes;
 pub use self::inspection::{FeedReport, Inspection, LineReport};
 use self::refused::{PacketRecord, Recent};
 pub use self::selection::Selection;
@@ -229,6 +231,7 @@ pub struct Recording {
     unplaced_frames: u64,
     current: Held,
     recent: Recent,
+    first_times: FirstTimes,
     clock: Timeline,
     /// Start of the part of the current packet that was returned last.
     last_part_at: usize,
@@ -295,6 +298,7 @@ impl Recording {
             unplaced_frames: 0,
             current: Held::default(),
             recent: Recent::default(),
+            first_times: FirstTimes::default(),
             clock: Timeline::default(),
             last_part_at: 0,
             part_at: 0,
@@ -439,6 +443,7 @@ impl Recording {
             if let Some(place) = self.place() {
                 self.place = place;
                 if !self.current.payload.is_empty() {
+                    self.first_times.add(place.0, self.current.received_at);
                     let last = (self.current.file, self.current.unread);
                     self.is_first = self.last.replace(last).is_none();
                     return Ok(true);
@@ -553,7 +558,13 @@ impl Recording {
     /// Returns one line for each finding that leaves the recording whole.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.files.texts(Capture::notes)
+        let mut notes = self.files.texts(Capture::notes);
+        for (index, feed) in self.feeds.iter().enumerate() {
+            if feed.format == Format::MoldUdp64Itch50 {
+                notes.extend(self.first_times.note(index));
+            }
+        }
+        notes
     }
 
     /// Returns the destinations that are not of the chosen feeds.

@@ -27,7 +27,9 @@ pub(super) fn tunnel(port: u16, payload: &[u8]) -> Option<&'static str> {
     let kind = u16::from_be_bytes([third, fourth]);
     match port {
         2152 if first >> 4 == 3 && second == 0xff => Some("GTP-U"),
-        4790 if first & 0xf0 == 0 && first & 4 != 0 => Some("VXLAN-GPE"),
+        4789 | 4790 | 8472 if first & 0xf0 == 0 && first & 4 != 0 => Some("VXLAN-GPE"),
+        // With or without a group policy.
+        4789 | 4790 | 8472 if first & 0x78 == 8 => Some("VXLAN of an unknown extension"),
         6081 if first >> 6 == 0 && matches!(kind, 0x6558 | 0x0800 | 0x86dd) => Some("Geneve"),
         _ => None,
     }
@@ -75,7 +77,16 @@ mod tests {
             (2152, [0x30, 0xfe, 0, 0], None),
             (4790, [0x04, 0, 0, 0], Some("VXLAN-GPE")),
             (4790, [0x0c, 9, 9, 9], Some("VXLAN-GPE")),
-            (4790, [0x08, 0, 0, 0], None),
+            (4789, [0x0c, 0, 0, 1], Some("VXLAN-GPE")),
+            (8472, [0x0c, 0, 0, 1], Some("VXLAN-GPE")),
+            (
+                4789,
+                [0x08, 0x20, 0, 0],
+                Some("VXLAN of an unknown extension"),
+            ),
+            (8472, [0x89, 0, 0, 0], Some("VXLAN of an unknown extension")),
+            (4789, [0x48, 0, 0, 0], None),
+            (4788, [0x0c, 0, 0, 1], None),
             (4790, [0x14, 0, 0, 0], None),
             (6081, [0x00, 0, 0x65, 0x58], Some("Geneve")),
             (6081, [0x3f, 9, 0x08, 0x00], Some("Geneve")),

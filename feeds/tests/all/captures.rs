@@ -380,7 +380,7 @@ fn blocks_that_are_no_packets_are_passed_over_however_long() {
     let order = Order::Little;
     let mut bytes = pcapng(order, &[plain(b"a")]);
     bytes.extend(block(order, 5, &[0; 40]));
-    bytes.extend(block(order, 0x0bad_0bad, &vec![7; 3 << 20]));
+    bytes.extend(block(order, 0x0bad, &vec![7; 3 << 20]));
     bytes.extend(enhanced(order, 0, 1, &plain(b"b"), 43));
     let (all, stats) = read(&bytes);
     assert_eq!((all.len(), stats.frames, stats.truncated), (2, 2, 0));
@@ -399,7 +399,7 @@ fn long_block_of_a_wrong_length_costs_itself_only() {
         let two = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
         let mut statistics = block(order, 5, &[0; 40]);
         statistics[4..8].copy_from_slice(&order.u32(8 << 20));
-        let mut custom = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+        let mut custom = block(order, 0x0bad, &vec![7; 2 << 20]);
         custom.truncate(custom.len() - 4);
         for wrong in [statistics, custom] {
             let bytes = [&start[..], &wrong, &two].concat();
@@ -413,7 +413,7 @@ fn long_block_of_a_wrong_length_costs_itself_only() {
 #[test]
 fn long_block_that_is_cut_off_is_accounted_for() {
     let start = pcapng(Order::Little, &[plain(b"one")]);
-    let long = block(Order::Little, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let long = block(Order::Little, 0x0bad, &vec![7; 2 << 20]);
     for cut in [1, 4, 5, 1 << 20] {
         let bytes = [&start[..], &long[..long.len() - cut]].concat();
         let (_, stats) = read(&bytes);
@@ -518,7 +518,7 @@ fn kinds_of_frames_are_counted_up_to_a_bound() {
 fn unknown_interface_is_reported_with_its_block() {
     let order = Order::Little;
     let packet = enhanced(order, 7, STAMP_NS, &plain(b"x"), 45);
-    let long = block(order, 0x0bad_0bad, &vec![7; 2 << 20]);
+    let long = block(order, 0x0bad, &vec![7; 2 << 20]);
     let others = [long, block(order, 5, &[0; 40])];
     for (others, block) in [(&others[..0], 3), (&others[..1], 4), (&others, 5)] {
         let bytes = [pcapng(order, &[]), others.concat(), packet.clone()].concat();
@@ -693,6 +693,13 @@ fn gre(flags: u16, kind: u16, fields: &[u8], inner: &[u8]) -> Vec<u8> {
     ethernet(&[], 0x0800, &ipv4(47, 0, &head))
 }
 
+/// UDP with VXLAN of the given flags.
+fn vxlan(flags: [u8; 4], inner: &[u8]) -> Vec<u8> {
+    let mut bytes = udp(&[&flags[..], &[0, 0, 9, 0], inner].concat());
+    bytes[2..4].copy_from_slice(&4789_u16.to_be_bytes());
+    bytes
+}
+
 #[test]
 fn encapsulations_lead_to_the_same_datagram() {
     let ip = ipv4(17, 0, &udp(b"x"));
@@ -709,8 +716,7 @@ fn encapsulations_lead_to_the_same_datagram() {
         ethernet(&[], 0xd28b, &stamp)
     };
     let label = |bottom: u8| [0, 6, 0x40 | bottom, 0xff];
-    let mut vxlan = udp(&[&[8, 0, 0, 0, 0, 0, 9, 0][..], &inner].concat());
-    vxlan[2..4].copy_from_slice(&4789_u16.to_be_bytes());
+    let policy = vxlan([0x88, 0, 0, 7], &inner);
     let erspan_3 = |last: u8| [&[0x20; 11][..], &[last]].concat();
     let subheader = [&erspan_3(1)[..], &[0; 8], &inner].concat();
     let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ip].concat();
@@ -748,7 +754,14 @@ fn encapsulations_lead_to_the_same_datagram() {
             "Ethernet in MPLS",
             ethernet(&[], 0x8848, &[&label(1)[..], &[0; 4], &inner].concat()),
         ),
-        ("VXLAN", ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan))),
+        (
+            "VXLAN",
+            ethernet(&[], 0x0800, &ipv4(17, 0, &vxlan([8, 0, 0, 0], &inner))),
+        ),
+        (
+            "VXLAN with a policy",
+            ethernet(&[], 0x0800, &ipv4(17, 0, &policy)),
+        ),
         ("Arista, 64 bits", stamped(0x0110, 8)),
         ("Arista, 48 bits", stamped(0x0020, 6)),
         ("Arista, another hardware", stamped(0x0111, 8)),
@@ -970,6 +983,118 @@ fn fragments_become_one_datagram_in_any_order() {
     assert_eq!((all.len(), frames_of(&stats, Reason::Fragment)), (0, 3));
 }
 
+/// Frames of a packet in fragments of at most 40 bytes.
+fn fragments(protocol: u8, body: &[u8]) -> Vec<Vec<u8>> {
+    let parts = body.chunks(40).enumerate().map(|(n, part)| {
+        let more = u16::from((n + 1) * 40 < body.len()) << 13;
+        ethernet(&[], 0x0800, &ipv4(protocol, more | (n * 5) as u16, part))
+    });
+    parts.collect()
+}
+
+#[test]
+fn fragments_of_a_tunnel_lead_to_its_datagram() {
+    let payload = [7; 60];
+    let ip = ipv4(17, 0, &udp(&payload));
+    let inner = plain(&payload);
+    let gre = |kind: u16, fields: &[u8], inner: &[u8]| {
+        let flags: u16 = if fields.is_empty() { 0 } else { 0x1000 };
+        [&flags.to_be_bytes()[..], &kind.to_be_bytes(), fields, inner].concat()
+    };
+    let label = [0, 6, 0x41, 0xff];
+    for (name, protocol, body) in [
+        ("VXLAN", 17, vxlan([8, 0, 0, 0], &inner)),
+        ("VXLAN with a policy", 17, vxlan([0x88, 0, 0, 7], &inner)),
+        ("GRE", 47, gre(0x0800, &[], &ip)),
+        ("ERSPAN II", 47, gre(0x88be, &[0; 12], &inner)),
+        ("ERSPAN III", 47, gre(0x22eb, &[0; 16], &inner)),
+        ("IP in IP", 4, ip.clone()),
+        ("IPv6 in IP", 41, ipv6(17, &udp(&payload))),
+        ("MPLS in IP", 137, [&label[..], &ip].concat()),
+    ] {
+        let mut frames = fragments(protocol, &body);
+        for _ in 0..2 {
+            let mut capture = open(&pcap(&frames)).unwrap();
+            let (all, error) = drain(&mut capture);
+            let all: Vec<_> = all.into_iter().map(|read| read.payload).collect();
+            assert_eq!(
+                (all, error.is_none()),
+                (vec![payload.to_vec()], true),
+                "{name}"
+            );
+            assert!(capture.faults().is_empty(), "{name}");
+            let of_feed = frames_of(capture.stats(), Reason::Datagram);
+            assert_eq!(of_feed, frames.len() as u64, "{name}");
+            frames.reverse();
+        }
+        frames.pop();
+        let (all, stats) = read(&pcap(&frames));
+        let waiting = frames_of(&stats, Reason::Fragment);
+        assert_eq!((all.len(), waiting), (0, frames.len() as u64), "{name}");
+    }
+}
+
+/// The fragment header of IPv6 precedes the options of the packet that is divided.
+#[test]
+fn ipv6_fragments_of_a_tunnel_lead_to_its_datagram() {
+    let ip = ipv4(17, 0, &udp(b"payload"));
+    for (next, body) in [
+        (4, ip.clone()),
+        (60, [&[4, 0, 1, 4, 0, 0, 0, 0][..], &ip].concat()),
+    ] {
+        let part = |from: usize, to: usize| {
+            let flags = from as u16 | u16::from(to < body.len());
+            let head = [&[next, 0][..], &flags.to_be_bytes(), &[0, 0, 0, 1]].concat();
+            ethernet(
+                &[],
+                0x86dd,
+                &ipv6(44, &[&head[..], &body[from..to]].concat()),
+            )
+        };
+        let frames = [part(0, 16), part(16, body.len())];
+        let (all, stats) = read(&pcap(&frames));
+        assert_eq!(all.len(), 1, "{next}");
+        assert_eq!(all[0].payload, b"payload");
+        assert_eq!(frames_of(&stats, Reason::Datagram), 2);
+    }
+}
+
+#[test]
+fn fragments_within_fragments_become_one_datagram() {
+    let payload = [7; 200];
+    let inner: Vec<_> = udp(&payload).chunks(104).map(<[u8]>::to_vec).collect();
+    let inner = [ipv4(17, 0x2000, &inner[0]), ipv4(17, 13, &inner[1])];
+    // Each of the two has an IP id of its own.
+    let mut frames = fragments(4, &inner[0]);
+    let mut second = fragments(4, &inner[1]);
+    second.iter_mut().for_each(|frame| frame[19] = 2);
+    frames.extend(second);
+    let (all, stats) = read(&pcap(&frames));
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].payload, payload);
+    let row = stats.account.of(Reason::Datagram);
+    assert_eq!(row.frames, frames.len() as u64);
+    assert_eq!(stats.account.total().bytes, pcap(&frames).len() as u64);
+    let (all, stats) = read(&pcap(&frames[..frames.len() - 1]));
+    let waiting = frames_of(&stats, Reason::Fragment);
+    assert_eq!((all.len(), waiting), (0, frames.len() as u64 - 1));
+}
+
+#[test]
+fn fragments_of_unread_content_are_named_by_it() {
+    let of_gre = |kind: u16| [&[0, 0][..], &kind.to_be_bytes(), &[0; 60]].concat();
+    for (protocol, body, name) in [
+        (47, of_gre(0x8864), "2 frames of EtherType 0x8864"),
+        (50, vec![0; 60], "2 frames of IP protocol 50 (ESP)"),
+    ] {
+        let mut capture = open(&pcap(&fragments(protocol, &body))).unwrap();
+        drain(&mut capture);
+        let faults = capture.faults();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with(name), "{faults:?}");
+    }
+}
+
 #[test]
 fn another_file_behind_the_first_is_read_too() {
     let one = pcap(&[plain(b"one")]);
@@ -1037,6 +1162,34 @@ fn wrong_fractions_and_jumps_are_findings() {
         },
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn frames_without_time_among_others_are_a_finding() {
+    let record = |s: u32| {
+        let frame = plain(b"x");
+        let mut record = pcap_record(Order::Little, 1_000, &frame, frame.len());
+        record[..4].copy_from_slice(&s.to_le_bytes());
+        record[4..8].fill(0);
+        record
+    };
+    let len = record(0).len() as u64;
+    for (stamps, first) in [
+        (&[0, 500, 501][..], Some(0)),
+        (&[500, 0, 0, 501], Some(1)),
+        (&[0, 0, 500, 0], Some(0)),
+        (&[0, 0], None),
+        (&[500, 501], None),
+    ] {
+        let records: Vec<_> = stamps.iter().flat_map(|s| record(*s)).collect();
+        let file = [pcap(&[]), records].concat();
+        let expected = first.map(|n: u64| CaptureFinding::NoTime { at: 24 + n * len });
+        assert_eq!(findings(&file), Vec::from_iter(expected), "{stamps:?}");
+        let mut capture = open(&file).unwrap();
+        drain(&mut capture);
+        let lines = (capture.notes().len(), capture.faults().len());
+        assert_eq!(lines, (usize::from(first.is_some()), 0));
+    }
 }
 
 #[test]
@@ -1240,6 +1393,106 @@ fn pcapng_nonsense_costs_its_block_only() {
     let many = interface(Order::Little, 1, &[]).repeat(5_000);
     let (_, stats) = read(&[section(Order::Little), many].concat());
     assert_eq!(frames_of(&stats, Reason::Malformed), 5_000 - 4_096);
+}
+
+#[test]
+fn block_of_no_registered_type_is_named() {
+    for order in [Order::Little, Order::Big] {
+        let packet = enhanced(order, 0, STAMP_NS, &plain(b"two"), 45);
+        let body = &packet[8..packet.len() - 4];
+        let start = pcapng(order, &[plain(b"one")]);
+        // The last three are registered, but hold the fields of a packet.
+        for kind in [
+            0,
+            0x4006,
+            0x8000_0006,
+            0x0a0d_0a06,
+            0x100,
+            0x222,
+            4,
+            7,
+            0x201,
+        ] {
+            let damaged = block(order, kind, body);
+            let bytes = [
+                &start[..],
+                &damaged,
+                &enhanced(order, 0, STAMP_NS, &plain(b"three"), 47),
+            ]
+            .concat();
+            let mut capture = open(&bytes).unwrap();
+            let (all, error) = drain(&mut capture);
+            assert!(error.is_none());
+            assert_eq!(all.len(), 2, "{kind:#x}");
+            let skipped = capture.stats().account.of(Reason::Skipped).bytes;
+            assert_eq!(skipped, damaged.len() as u64, "{kind:#x}");
+            let at = start.len() as u64;
+            let finding = CaptureFinding::UnknownBlock { kind, at };
+            assert_eq!(capture.findings().kept()[0], finding);
+            assert!(capture.faults()[0].contains(&format!("{kind:#x}")));
+        }
+    }
+}
+
+#[test]
+fn long_block_of_no_registered_type_is_named() {
+    let order = Order::Little;
+    let start = pcapng(order, &[plain(b"one")]);
+    let long = block(order, 0x4006, &vec![7; 3 << 20]);
+    let bytes = [
+        &start[..],
+        &long,
+        &enhanced(order, 0, STAMP_NS, &plain(b"two"), 45),
+    ]
+    .concat();
+    let (all, stats) = read(&bytes);
+    let skipped = stats.account.of(Reason::Skipped).bytes;
+    assert_eq!((all.len(), skipped), (2, long.len() as u64));
+    let (kind, at) = (0x4006, start.len() as u64);
+    assert_eq!(
+        findings(&bytes),
+        [CaptureFinding::UnknownBlock { kind, at }]
+    );
+}
+
+/// Each has the body that its specification gives it.
+#[test]
+fn block_of_a_registered_type_is_harmless() {
+    for order in [Order::Little, Order::Big] {
+        let words = |all: &[u32]| all.iter().flat_map(|n| order.u32(*n)).collect::<Vec<_>>();
+        let name = [
+            &order.u16(1)[..],
+            &order.u16(8),
+            b"\x0a\0\0\x01abc\0",
+            &[0; 4],
+        ]
+        .concat();
+        let mut statistics = words(&[0, 1, 2]);
+        statistics.extend([&order.u16(4)[..], &order.u16(8), &[0; 8], &[0; 4]].concat());
+        let secrets = [words(&[0x544c_534b, 8]), b"CLIENT_R".to_vec()].concat();
+        let custom = [words(&[32_473]), vec![0; 40]].concat();
+        let mut bytes = pcapng(order, &[plain(b"one")]);
+        for (kind, body) in [
+            (4, name),
+            (5, statistics),
+            (5, words(&[0, 1, 2])),
+            (7, words(&[1, 2, 3])),
+            (8, words(&[1, 2, 3])),
+            (9, b"__REALTIME_TIMESTAMP=1\n".to_vec()),
+            (10, secrets),
+            (0x0bad, custom.clone()),
+            (0x4000_0bad, custom),
+            (0x101, vec![9; 40]),
+            (0x102, vec![9; 40]),
+            (0x201, vec![9; 40]),
+            (0x221, vec![9; 40]),
+            (0x8000_0001, vec![9; 40]),
+        ] {
+            bytes.extend(block(order, kind, &body));
+        }
+        assert_eq!(findings(&bytes), []);
+        assert_eq!(read(&bytes).1.account.of(Reason::Skipped).bytes, 0);
+    }
 }
 
 #[test]

@@ -546,6 +546,29 @@ fn faults(mut recording: Recording) -> Vec<String> {
 }
 
 #[test]
+fn wrong_first_stamp_makes_the_trade_date_doubtful() {
+    const DAY: u32 = 86_400;
+    const NOON: u32 = 1_692_712_800;
+    for (first, is_doubtful) in [
+        (NOON + 9 * DAY, true),
+        (NOON - 9 * DAY, true),
+        (NOON - 120, false),
+        (NOON, false),
+    ] {
+        let seconds = [first, NOON, NOON + 1, NOON + 2];
+        let packets = (1..)
+            .zip(seconds)
+            .map(|(n, s)| ((s, 0), (GROUP, 1, mold(n, b'S'))));
+        let mut recording = recording(&[pcap_at(packets)], &[]).unwrap();
+        while recording.next().unwrap().is_some() {}
+        let notes = recording.notes();
+        let found = notes.iter().filter(|note| note.contains("trade date"));
+        assert_eq!(found.count(), usize::from(is_doubtful), "{notes:?}");
+        assert_eq!(recording.faults(), [""; 0]);
+    }
+}
+
+#[test]
 fn corrupt_file_does_not_end_the_others() {
     let whole = pcap((1..=10).map(|n| (GROUP, 1, mold(n, b'S'))));
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());

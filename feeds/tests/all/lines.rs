@@ -807,6 +807,45 @@ fn copies_on_the_only_line_have_no_skew() {
     assert_eq!((skew[0], skew[3]), (1, 1), "none, and below 8 µs");
 }
 
+/// A DNS query, text, and bytes that are too short for a header.
+#[test]
+fn junk_beside_a_feed_is_foreign_with_its_sender() {
+    let query = [
+        &[0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..],
+        b"\x07example\x03com\0\0\x01\0\x01",
+    ]
+    .concat();
+    let text = b"hello world this is some junk data";
+    let zeros = [0; 40];
+    for junk in [&query[..], text, b"short", &zeros[..25], &[0xff; 40]] {
+        for before in [false, true] {
+            let mut feed = pair(0);
+            if before {
+                feed.packet(0, 0, &mold(1, 2, 1));
+            }
+            feed.arbiter.set_sender(1, [10, 0, 0, 9].into());
+            feed.packet(1, 1, junk);
+            let [Incident::Foreign { origin, .. }] = feed.reported.incidents[..] else {
+                panic!("{junk:x?}: {:?}", feed.reported.incidents);
+            };
+            assert_eq!(
+                (origin.line, origin.sender),
+                (1, Some([10, 0, 0, 9].into()))
+            );
+        }
+    }
+    // The session that is followed is damaged instead.
+    let mut feed = pair(0);
+    feed.packet(0, 0, &mold(1, 2, 1));
+    let mut damaged = mold(1, 2, 3);
+    damaged.truncate(21);
+    feed.packet(1, 1, &damaged);
+    assert!(matches!(
+        feed.reported.incidents[..],
+        [Incident::Malformed { .. }]
+    ));
+}
+
 #[test]
 fn line_beyond_the_last_counts_as_the_last() {
     let mut feed = pair(0);
@@ -816,7 +855,7 @@ fn line_beyond_the_last_counts_as_the_last() {
     assert_eq!(feed.arbiter.line(1).first, 1);
     assert!(matches!(
         feed.reported.incidents[..],
-        [Incident::Malformed { .. }]
+        [Incident::Foreign { .. }]
     ));
 }
 

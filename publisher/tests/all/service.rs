@@ -541,8 +541,13 @@ fn status_names_sender_of_foreign_packets() {
     let mut foreign = b"OTHER-FEED".to_vec();
     foreign.extend(1_u64.to_be_bytes());
     foreign.extend([0, 1, 0, 1, b'S', 0]);
-    for _ in 0..3 {
-        stranger.send_to(&foreign, &listen).unwrap();
+    // Text, and a packet that is too short for a header.
+    for packet in [
+        &foreign[..],
+        b"hello world this is some junk data",
+        b"short",
+    ] {
+        stranger.send_to(packet, &listen).unwrap();
     }
     send();
     publisher.wait_until_read(5);

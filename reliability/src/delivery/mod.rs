@@ -451,6 +451,14 @@ impl fmt::Display for Event {
                     since.0
                 )
             }
+            Self::Stream(StreamEvent::SourceBack { source, since, .. })
+                if *since == Nanos::ZERO =>
+            {
+                write!(
+                    f,
+                    "source {source} heard; the time of a silence before is unknown"
+                )
+            }
             Self::Stream(StreamEvent::SourceBack { source, since, .. }) => {
                 write!(f, "source {source} back, silent since {} ns UTC", since.0)
             }
@@ -600,11 +608,13 @@ mod tests {
             since: Nanos(9),
             instruments: vec![],
         });
-        let back = Event::Stream(StreamEvent::SourceBack {
-            source: SourceId(2),
-            since: Nanos(9),
-            instruments: vec![],
-        });
+        let back = |since| {
+            Event::Stream(StreamEvent::SourceBack {
+                source: SourceId(2),
+                since: Nanos(since),
+                instruments: vec![],
+            })
+        };
         let opened = Event::Stream(StreamEvent::EpochOpened {
             reason: EpochReason::Restart,
             previous: Epoch(4),
@@ -641,7 +651,11 @@ mod tests {
                 "source 2 lost an unknown number of messages from 1:9",
             ),
             (silent, "source 2 silent, last heard at 9 ns UTC"),
-            (back, "source 2 back, silent since 9 ns UTC"),
+            (back(9), "source 2 back, silent since 9 ns UTC"),
+            (
+                back(0),
+                "source 2 heard; the time of a silence before is unknown",
+            ),
             (opened, "epoch opened (restart), previous epoch 4"),
             (changed, "epoch changed from 4 to 5"),
             (continued(0), "epoch 4 continued by 5 after 9"),

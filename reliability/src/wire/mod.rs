@@ -513,7 +513,8 @@ pub enum StreamEvent {
     SourceBack {
         /// The source.
         source: SourceId,
-        /// When it was heard last before the silence, UTC; 0 if a standby that took over does not know.
+        /// When it was heard last before the silence, UTC; 0 if a publisher that continues an epoch does
+        /// not know.
         since: Nanos,
         /// The affected instruments; empty means all of the source.
         instruments: Vec<u32>,

@@ -101,7 +101,7 @@ const NAMES: &[(Reason, u16, &str)] = &[
 const MPLS: u16 = 0x8847;
 /// The field of an EtherType is a length up to here.
 const LENGTH_MAX: u16 = 1_500;
-const VXLAN_PORTS: [u16; 2] = [4789, 8472];
+const VXLAN_PORTS: [u16; 3] = [4789, 4790, 8472];
 
 /// Returns the name of an EtherType or IP protocol that is not read, if it is often met.
 pub(super) fn name(reason: Reason, number: u16) -> Option<&'static str> {
@@ -123,6 +123,11 @@ pub(super) fn ether_type(frame: &[u8], kind: u16, at: usize) -> Result<Next> {
         reason: other.map_or(Reason::OtherEtherType, |(_, reason)| *reason),
         number: kind,
     })
+}
+
+/// Returns whether the header of an IP protocol is passed.
+pub(super) fn is_read(protocol: u8) -> bool {
+    PROTOCOLS.iter().any(|(number, _)| *number == protocol)
 }
 
 /// Passes one IP protocol's header.
@@ -226,7 +231,7 @@ impl Fit {
         if !u8_at(frame, at).is_ok_and(is_version) {
             return Self::None;
         }
-        match ip::packet(frame, at) {
+        match ip::packet(frame, at, is_read) {
             Ok(Next::Protocol(packet)) if packet.end > frame.len() => Self::CutIp,
             Ok(_) => Self::WholeIp,
             Err(_) => Self::None,
@@ -308,12 +313,17 @@ fn erspan_3(frame: &[u8], at: usize) -> Result<Next> {
     Ok(Next::Ethernet(at + if has_more { 20 } else { 12 }))
 }
 
-/// UDP, and VXLAN within it: flags (4), network (3), reserved (1), an Ethernet frame.
+/// UDP, and VXLAN within it: flags (4), network (3), reserved (1), an Ethernet frame. With a group policy,
+/// the flags hold the policy's bits and its group.
 fn udp(frame: &[u8], packet: &Packet) -> Result<Next> {
+    const NETWORK: u32 = 0x0800_0000;
+    const POLICY: u32 = 0x8000_0000;
+    const OF_POLICY: u32 = 0x0048_ffff;
+    let is_read = |flags: u32| flags == NETWORK || flags & !OF_POLICY == NETWORK | POLICY;
     let datagram = ip::udp(frame, packet)?;
     let payload = datagram.payload.start;
     let is_vxlan = VXLAN_PORTS.contains(&datagram.destination.port())
-        && u32_at(frame, payload).is_ok_and(|flags| flags == 0x0800_0000)
+        && u32_at(frame, payload).is_ok_and(is_read)
         && u8_at(frame, payload + 7).is_ok_and(|reserved| reserved == 0);
     if is_vxlan {
         return Ok(Next::Ethernet(payload + 8));

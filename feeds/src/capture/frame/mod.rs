@@ -11,7 +11,7 @@ use std::{net::SocketAddr, ops::Range};
 
 use pcap_parser::Linktype;
 
-pub(super) use self::ip::IpFragment;
+pub(super) use self::ip::{IpFragment, IpOrigin};
 pub use self::stamp::{PacketTime, UnknownPacketTime};
 use super::account::Reason;
 
@@ -57,12 +57,19 @@ pub(crate) struct Datagram {
     pub(crate) original_len: usize,
 }
 
+impl Datagram {
+    /// Returns whether the whole payload was captured.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.payload.end - self.payload.start >= self.original_len
+    }
+}
+
 /// Content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// A whole UDP datagram, or as much of it as was captured.
     Datagram(Datagram),
-    /// A part of a UDP packet.
+    /// A part of an IP packet.
     Fragment(IpFragment),
 }
 
@@ -114,7 +121,18 @@ enum Next {
 
 /// Finds the datagram, or the fragment of one, in a frame.
 pub(crate) fn content(link: Link, frame: &[u8]) -> Result<Content, Skip> {
-    let mut next = first(link, frame)?;
+    behind(first(link, frame)?, frame)
+}
+
+/// Finds the datagram, or the fragment of one, in the payload of an IP packet that came in fragments.
+pub(crate) fn content_of_packet(origin: &IpOrigin, payload: &[u8]) -> Result<Content, Skip> {
+    behind(
+        ip::reassembled(origin, payload, encapsulation::is_read)?,
+        payload,
+    )
+}
+
+fn behind(mut next: Next, frame: &[u8]) -> Result<Content, Skip> {
     for _ in 0..HEADERS_MAX {
         next = match next {
             Next::Found(content) => return Ok(content),
@@ -140,7 +158,7 @@ fn pass(frame: &[u8], header: Next) -> Result<Next, Skip> {
     match header {
         Next::Ethernet(at) => Ok(Next::EtherType(u16_at(frame, at + 12)?, at + 14)),
         Next::EtherType(kind, at) => encapsulation::ether_type(frame, kind, at),
-        Next::Ip(at) => ip::packet(frame, at),
+        Next::Ip(at) => ip::packet(frame, at, encapsulation::is_read),
         Next::Protocol(packet) => encapsulation::protocol(frame, packet),
         Next::Found(content) => Ok(Next::Found(content)),
     }
@@ -374,9 +392,12 @@ mod tests {
 
     fn fragment(id: u32, offset: usize, is_last: bool, bytes: Range<usize>) -> IpFragment {
         IpFragment {
-            source: SOURCE.into(),
-            destination: GROUP.into(),
-            id,
+            origin: IpOrigin {
+                source: SOURCE.into(),
+                destination: GROUP.into(),
+                protocol: 17,
+                id,
+            },
             offset,
             is_last,
             bytes,
@@ -418,11 +439,9 @@ mod tests {
             (0xfffe, 65_528, true),
         ] {
             let packet = ipv6(44, &[&header(17, flags)[..], b"01234567"].concat());
-            let expected = IpFragment {
-                source: SOURCE_6.into(),
-                destination: GROUP_6.into(),
-                ..fragment(0x0102_0304, offset, is_last, 48..56)
-            };
+            let mut expected = fragment(0x0102_0304, offset, is_last, 48..56);
+            expected.origin.source = SOURCE_6.into();
+            expected.origin.destination = GROUP_6.into();
             assert_eq!(
                 raw(&packet),
                 Ok(Content::Fragment(expected)),
@@ -677,8 +696,8 @@ mod tests {
     #[test]
     fn vxlan_needs_its_port_flags_and_reserved_byte() {
         let frame = ethernet(0x0800, &ipv4(17, 0, &udp(b"payload")));
-        let vxlan = |port: u16, flags: u8, reserved: u8| {
-            let head = [flags, 0, 0, 0, 1, 2, 3, reserved];
+        let vxlan = |port: u16, flags: u32, reserved: u8| {
+            let head = [&flags.to_be_bytes()[..], &[1, 2, 3, reserved]].concat();
             let body = [&head[..], &frame].concat();
             let udp = udp_of(body.len() as u16 + 8, port, &body);
             match raw(&ipv4(17, 0, &udp)) {
@@ -687,10 +706,23 @@ mod tests {
             }
         };
         let all = 32..32 + 8 + frame.len();
-        assert_eq!(vxlan(4789, 8, 0), (0x1234, 86..93));
-        assert_eq!(vxlan(8472, 8, 0), (0x1234, 86..93));
-        assert_eq!(vxlan(4788, 8, 0), (4788, all.clone()));
-        assert_eq!(vxlan(4789, 9, 0), (4789, all.clone()));
-        assert_eq!(vxlan(4789, 8, 1), (4789, all));
+        for port in [4789, 4790, 8472] {
+            assert_eq!(vxlan(port, 0x0800_0000, 0), (0x1234, 86..93));
+        }
+        assert_eq!(vxlan(4788, 0x0800_0000, 0), (4788, all.clone()));
+        assert_eq!(vxlan(4789, 0x0800_0000, 1), (4789, all.clone()));
+        for policy in [0x8800_0000, 0x8800_1234, 0x8848_0000, 0x8808_ffff] {
+            assert_eq!(vxlan(4789, policy, 0), (0x1234, 86..93), "{policy:#x}");
+        }
+        // Other bits, the next protocol of VXLAN-GPE, and the fields of a policy without its bit.
+        for other in [
+            0x0900_0000,
+            0x0c00_0003,
+            0x0800_0001,
+            0x8810_0000,
+            0x8000_0000,
+        ] {
+            assert_eq!(vxlan(4789, other, 0), (4789, all.clone()), "{other:#x}");
+        }
     }
 }

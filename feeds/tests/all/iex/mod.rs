@@ -660,7 +660,7 @@ fn bytes_after_the_payload_are_the_networks_padding() {
 }
 
 #[test]
-fn packet_of_foreign_protocol_is_malformed() {
+fn packet_of_foreign_protocol_is_foreign() {
     let mut version = Seg::deep(1, 1).bytes();
     version[0] = 2;
     let plus = Seg {
@@ -669,10 +669,7 @@ fn packet_of_foreign_protocol_is_malformed() {
     };
     for packet in [vec![], vec![1; 39], version, plus.bytes()] {
         let (_, recorded) = run(&[packet]);
-        assert!(matches!(
-            recorded.incidents[..],
-            [Incident::Malformed { .. }]
-        ));
+        assert!(matches!(recorded.incidents[..], [Incident::Foreign { .. }]));
         assert!(recorded.messages.is_empty());
     }
 }
