@@ -957,6 +957,7 @@ fn other_heartbeats_forbid_the_verdict_whole() {
         (vec![heartbeat(b"SESSION002", 41); 5], 5, "not of the feed"),
         // Three packets of one datagram.
         (vec![vec![0; 60]], 1, "3 packets are not of the feed"),
+        (vec![Vec::new()], 1, "have no payload"),
     ] {
         let feed = (1..10).map(|n| mold(n, b'S'));
         for is_last in [true, false] {
