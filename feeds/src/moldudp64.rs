@@ -325,7 +325,8 @@ mod tests {
         assert!(run(&mut mold, &packet(S, 11, 0xFFFF, &[])).is_empty());
         assert_eq!(
             run(&mut mold, &packet(T, 4, 1, &[b"c"])),
-            ["1:4=c", "foreign"]
+            ["1:4=c", "foreign", "foreign"],
+            "the data and the end"
         );
     }
 

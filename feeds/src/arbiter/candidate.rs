@@ -7,11 +7,21 @@
 //! candidate may still lag behind, so its old packets count once the line skew is over. Once two
 //! packets confirm a candidate that waits for missing messages, only news voids it. The previous
 //! session takes [`INSISTING`] packets, because the slower line's last packets are no change.
+//!
+//! Heartbeats of the candidate wait with its packets, because they announce its messages. One right
+//! behind its messages confirms it where nothing more can be awaited: at the end of the input, and when
+//! a third session begins. The news of slower lines refutes nothing there. A confirmed candidate does
+//! not wait for missing messages any longer than there is room: the current session is left then, and
+//! its missing messages are lost.
+
+use std::collections::VecDeque;
 
 use tickcast_reliability::types::Nanos;
 
+use super::heartbeats::Heartbeat;
+use super::holding::Holding;
 use super::protocol::{Blocks, Listen, PacketHead, Protocol};
-use super::queue::{Held, UNDECIDED_MAX};
+use super::queue::{Held, UNDECIDED_BYTES_MAX, UNDECIDED_MAX};
 use super::refused::FOREIGN;
 use super::{Arbiter, Arrived, trails};
 use crate::planted::{ArbiterBug, planted};
@@ -27,12 +37,68 @@ pub(super) const INSISTING: u32 = 3;
 pub(super) struct Candidate {
     session: u128,
     since: Nanos,
+    /// Packets since the last one that voided them.
     in_a_row: u32,
+    /// Packets since the last one that was not on a slower line.
+    in_its_row: u32,
     is_refuted: bool,
-    packets: Vec<Held>,
+    /// Whether a heartbeat came right behind the messages.
+    is_closed: bool,
+    /// Its packets in order of arrival, and their length.
+    packets: VecDeque<Held>,
+    bytes: usize,
 }
 
 impl Candidate {
+    fn new(session: u128, since: Nanos) -> Self {
+        Self {
+            session,
+            since,
+            in_a_row: 0,
+            in_its_row: 0,
+            is_refuted: false,
+            is_closed: false,
+            packets: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    fn push(&mut self, held: Held) {
+        self.bytes += held.bytes.len();
+        self.packets.push_back(held);
+    }
+
+    fn pop(&mut self) -> Option<Held> {
+        let held = self.packets.pop_front()?;
+        self.bytes -= held.bytes.len();
+        Some(held)
+    }
+
+    /// Returns whether more waits than allowed.
+    fn exceeds(&self, holding: &Holding) -> bool {
+        let packets_max = UNDECIDED_MAX.max(holding.packets_max as usize);
+        let bytes_max = UNDECIDED_BYTES_MAX.max(holding.bytes_max as usize);
+        self.packets.len() > packets_max || self.bytes > bytes_max
+    }
+
+    /// Returns whether its packets confirm it.
+    fn is_confirmed(&self, is_previous: bool) -> bool {
+        self.in_a_row >= needed(is_previous)
+    }
+
+    /// Returns whether it is to be followed rather than dropped, if nothing more can be awaited: slower
+    /// lines do not refute it then, and its own heartbeat confirms one packet.
+    fn is_preferred(&self, is_previous: bool) -> bool {
+        self.in_its_row >= needed(is_previous)
+            || (self.is_closed && !is_previous && !self.is_refuted)
+    }
+
+    /// Returns one beyond its messages.
+    fn end(&self) -> Option<u64> {
+        let messages = self.packets.iter().filter(|it| it.end > it.first);
+        messages.map(|it| it.end).max()
+    }
+
     /// Returns whether a line brought one of the packets.
     fn came_on(&self, line: usize) -> bool {
         self.packets.iter().any(|it| it.line == line)
@@ -48,15 +114,18 @@ impl<P: Protocol> Arbiter<P> {
         blocks: P::Blocks<'_>,
         out: &mut impl Listen<P>,
     ) {
+        // Without this, a packet would be judged before a candidate whose hold time is over.
+        self.settle(false, out);
+        if self.session == Some(head.session) {
+            return self.own(arrived, *head, blocks, out);
+        }
         if let Some(left_at) = self.left_at(head.session)
             && (head.first + head.count <= left_at || trails(head.sent_at, self.newest_sent_at))
         {
             return self.left_behind(arrived.line, head, left_at, out);
         }
-        // A heartbeat announces a session that has not begun.
         if head.count == 0 {
-            self.announcements += 1;
-            return;
+            return self.other_heartbeat(arrived, head, out);
         }
         if !self.is_sound(blocks) {
             return self.refuse(arrived.of_packet(), head.count, FOREIGN, out);
@@ -66,16 +135,19 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Records that a packet of the current session came on a line.
     pub(super) fn refute(&mut self, line: usize, is_news: bool) {
-        let previous = self.previous;
-        let stragglers_until = |it: &Candidate| it.since.after(self.holding.wait());
-        if let Some(candidate) = &mut self.candidate
-            && (is_news
-                || is_previous(candidate.session, previous)
-                || (candidate.in_a_row < CONFIRMING
-                    && (candidate.came_on(line) || self.now > stragglers_until(candidate))))
-        {
+        let Some(candidate) = &mut self.candidate else {
+            return;
+        };
+        let is_previous = is_previous(candidate.session, self.previous);
+        let lags_until = candidate.since.after(self.holding.wait());
+        // News of a slower line only postpones the change.
+        let lags = self.now <= lags_until && !candidate.came_on(line);
+        if is_news || is_previous || (candidate.in_a_row < CONFIRMING && !lags) {
             candidate.in_a_row = 0;
-            candidate.is_refuted = true;
+            if !lags || is_previous {
+                candidate.in_its_row = 0;
+                candidate.is_refuted = true;
+            }
         }
     }
 
@@ -86,11 +158,13 @@ impl<P: Protocol> Arbiter<P> {
             return;
         };
         let is_previous = is_previous(candidate.session, self.previous);
-        let needed = if is_previous { INSISTING } else { CONFIRMING };
         // The end of the input does not shorten the time: a last packet may be a damaged one.
         let is_due = self.now >= candidate.since.after(self.holding.session());
         let is_alone = !is_previous && !candidate.is_refuted && is_due;
-        if candidate.in_a_row >= needed || is_alone || planted(ArbiterBug::SessionBelieved) {
+        let is_followed = candidate.is_confirmed(is_previous)
+            || is_alone
+            || (is_over && candidate.is_preferred(is_previous));
+        if is_followed || planted(ArbiterBug::SessionBelieved) {
             self.accept(out);
             if is_over {
                 self.settle(true, out);
@@ -100,32 +174,81 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
+    /// Takes a heartbeat of another session.
+    fn other_heartbeat(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        let next = head.first;
+        let is_candidates = |it: &Candidate| it.session == head.session;
+        self.other_heartbeats += 1;
+        if self.candidate.as_ref().is_some_and(is_candidates) {
+            let held = self.held(arrived, next, next);
+            if let Some(candidate) = &mut self.candidate {
+                candidate.is_closed |= candidate.end() == Some(next);
+                candidate.push(held);
+            }
+            return self.bound(out);
+        }
+        self.is_plain = false;
+        let heartbeat = Heartbeat {
+            session: head.session,
+            next,
+            arrived_at: self.now,
+            of_packet: arrived.of_packet(),
+        };
+        if let Some(oldest) = self.heartbeats.push(heartbeat) {
+            self.refuse_heartbeats([oldest], out);
+        }
+    }
+
     fn add(&mut self, arrived: Arrived<'_>, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let session = head.session;
-        if self
-            .candidate
-            .as_ref()
-            .is_some_and(|it| it.session != session)
-        {
-            self.give_up(out);
+        let is_third = |it: &&Candidate| it.session != session;
+        if let Some(candidate) = self.candidate.as_ref().filter(is_third) {
+            let is_previous = is_previous(candidate.session, self.previous);
+            if candidate.is_preferred(is_previous) {
+                self.leave(out);
+            } else {
+                self.give_up(out);
+            }
         }
         let held = self.held(arrived, head.first, head.first + head.count);
-        let candidate = self.candidate.get_or_insert_with(|| Candidate {
-            session,
-            since: held.arrived_at,
-            in_a_row: 0,
-            is_refuted: false,
-            packets: Vec::new(),
-        });
-        let mut packets = candidate.packets.iter();
-        let is_copy = packets.any(|it| (it.first, it.line) == (held.first, held.line));
-        candidate.in_a_row += u32::from(!is_copy);
-        if candidate.packets.len() < UNDECIDED_MAX {
-            candidate.packets.push(held);
-        } else {
-            self.drop_held(held, FOREIGN, out);
+        let since = held.arrived_at;
+        let candidate = (self.candidate).get_or_insert_with(|| Candidate::new(session, since));
+        // Beyond that, copies make no difference.
+        if candidate.in_a_row < INSISTING {
+            let mut packets = candidate.packets.iter().filter(|it| it.end > it.first);
+            let is_copy = packets.any(|it| (it.first, it.line) == (held.first, held.line));
+            candidate.in_a_row += u32::from(!is_copy);
+            candidate.in_its_row = candidate.in_its_row.saturating_add((!is_copy).into());
         }
+        candidate.push(held);
+        self.bound(out);
         self.settle(false, out);
+    }
+
+    /// Decides about a candidate whose packets exceed the room: without this, some of a session that is
+    /// followed would be lost.
+    fn bound(&mut self, out: &mut impl Listen<P>) {
+        while let Some(candidate) = &mut self.candidate
+            && candidate.exceeds(&self.holding)
+        {
+            if candidate.is_preferred(is_previous(candidate.session, self.previous)) {
+                self.leave(out);
+            } else if let Some(oldest) = candidate.pop() {
+                // Should the session be followed yet, these messages are a gap before its first one.
+                self.drop_held(oldest, FOREIGN, out);
+            }
+        }
+    }
+
+    /// Leaves the current session for the candidate's. Messages that are still missing are lost.
+    fn leave(&mut self, out: &mut impl Listen<P>) {
+        self.release_due(true, out);
+        self.accept(out);
     }
 
     /// Makes the candidate's session current.
@@ -133,6 +256,7 @@ impl<P: Protocol> Arbiter<P> {
         let Some(candidate) = self.candidate.take() else {
             return;
         };
+        self.heartbeats.follow(candidate.session);
         let left_at = self.left_at(candidate.session);
         let next = self.next;
         self.report_unknown_end(out);
@@ -144,7 +268,7 @@ impl<P: Protocol> Arbiter<P> {
             self.previous = None;
         }
         self.newest_sent_at = 0;
-        let unnumbered = candidate.packets.first().is_some_and(|it| it.first == 0);
+        let unnumbered = candidate.packets.front().is_some_and(|it| it.first == 0);
         self.is_unnumbered = left_at.is_none() && unnumbered;
         let next = self.next_position();
         out.incident(Incident::SessionChange { next });
@@ -152,6 +276,9 @@ impl<P: Protocol> Arbiter<P> {
             if planted(ArbiterBug::SessionPacketsDropped) {
                 continue;
             }
+            // From here on, it is a packet of its line.
+            let is_heartbeat = held.end == held.first;
+            self.other_heartbeats = self.other_heartbeats.saturating_sub(is_heartbeat.into());
             self.take_held(held, out);
         }
     }
@@ -208,6 +335,10 @@ impl<P: Protocol> Arbiter<P> {
             .all(|message| self.protocol.is_known(message))
             && blocks.fault().is_none()
     }
+}
+
+const fn needed(is_previous: bool) -> u32 {
+    if is_previous { INSISTING } else { CONFIRMING }
 }
 
 fn is_previous(session: u128, previous: Option<(u128, u64)>) -> bool {

@@ -19,6 +19,7 @@
 mod candidate;
 mod contents;
 mod far;
+mod heartbeats;
 mod holding;
 mod line;
 mod message_blocks;
@@ -35,11 +36,13 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use self::candidate::Candidate;
 use self::far::Far;
+use self::heartbeats::Heartbeats;
 pub use self::holding::{Holding, Lines};
 use self::line::Line;
 pub use self::message_blocks::MessageBlocks;
 pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
+use self::protocol::{count, is_exact};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
@@ -88,14 +91,15 @@ pub struct Arbiter<P> {
     gap: Option<(u64, Nanos)>,
     queue: Queue,
     candidate: Option<Candidate>,
+    heartbeats: Heartbeats,
     far: Far,
     recent: Recent,
     newest_sent_at: u64,
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
     run_before: (u64, u64),
     heartbeats_behind: u8,
-    /// Heartbeats of sessions that had not begun.
-    announcements: u64,
+    /// Heartbeats of sessions that were not followed when they came.
+    other_heartbeats: u64,
     is_unnumbered: bool,
     end_at: Option<u64>,
     has_ended: bool,
@@ -147,12 +151,13 @@ impl<P: Protocol> Arbiter<P> {
             gap: None,
             queue: Queue::new(lines.holding.packets_max),
             candidate: None,
+            heartbeats: Heartbeats::default(),
             far: Far::default(),
             recent: Recent::default(),
             newest_sent_at: 0,
             run_before: (0, 0),
             heartbeats_behind: 0,
-            announcements: 0,
+            other_heartbeats: 0,
             is_unnumbered: false,
             end_at: None,
             has_ended: false,
@@ -218,7 +223,7 @@ impl<P: Protocol> Arbiter<P> {
     #[must_use]
     pub fn packets(&self) -> u64 {
         let of_lines: u64 = self.lines.iter().map(|line| line.stats.packets).sum();
-        of_lines + self.announcements
+        of_lines + self.other_heartbeats
     }
 
     /// Returns the counts of a line; zeros for a line that does not exist.
@@ -245,6 +250,7 @@ impl<P: Protocol> Arbiter<P> {
             Ok(read) => read,
             Err(incident) => {
                 let of_packet = (self.origin(line), packet.received_at);
+                self.poll(now, out);
                 return out.incident(with_origin(of_packet, incident));
             }
         };
@@ -295,6 +301,7 @@ impl<P: Protocol> Arbiter<P> {
     pub fn finish(&mut self, out: &mut impl Listen<P>) {
         if self.session.is_some() && !planted(ArbiterBug::EndForgets) {
             self.settle(true, out);
+            self.settle_heartbeats(true, out);
         }
         for line in &mut self.lines {
             line.owe(self.next);
@@ -315,6 +322,7 @@ impl<P: Protocol> Arbiter<P> {
         let held = count(walked.by_ref());
         // A header without messages says where the session is, which bytes behind it make doubtful.
         if held == 0 && (head.count > 0 || walked.fault().is_some()) {
+            self.poll(self.now, out);
             let is_own = self.may_follow(head.session);
             return out.incident(unread(arrived.of_packet(), refusal(blocks), is_own));
         }
@@ -395,6 +403,7 @@ impl<P: Protocol> Arbiter<P> {
             return self.left_behind(arrived.line, &head, left_at, out);
         }
         if head.first < self.next && self.restarts(&head) {
+            self.refute(arrived.line, false);
             self.settle(true, out);
             // That may have accepted a candidate.
             if self.session != Some(head.session) {
@@ -414,6 +423,9 @@ impl<P: Protocol> Arbiter<P> {
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
         self.refute(arrived.line, is_news);
+        if is_news {
+            self.settle_heartbeats(false, out);
+        }
         if end >= self.next {
             let messages = (first, end);
             self.far
@@ -601,8 +613,21 @@ impl<P: Protocol> Arbiter<P> {
         out.incident(Incident::Duplicate { messages });
     }
 
-    /// Releases what follows, and closes the gap before it when that is due (`is_over`: at once).
+    /// Releases what is due (`is_over`: everything), and goes on far ahead or in another session.
     fn settle(&mut self, is_over: bool, out: &mut impl Listen<P>) {
+        self.release_due(is_over, out);
+        self.settle_far(is_over, out);
+        self.settle_candidate(is_over, out);
+        self.is_plain = self.gap.is_none()
+            && self.candidate.is_none()
+            && self.heartbeats.is_empty()
+            && self.far.is_empty()
+            && !self.is_joining
+            && !self.is_resuming;
+    }
+
+    /// Releases what follows, and closes the gap before it when that is due (`is_over`: at once).
+    fn release_due(&mut self, is_over: bool, out: &mut impl Listen<P>) {
         let mut gap: Option<(SourcePosition, u64)> = None;
         loop {
             if let Some(held) = self.queue.pop(self.next) {
@@ -635,13 +660,6 @@ impl<P: Protocol> Arbiter<P> {
             self.has_ended = true;
             out.incident(Incident::EndOfSession);
         }
-        self.settle_far(is_over, out);
-        self.settle_candidate(is_over, out);
-        self.is_plain = self.gap.is_none()
-            && self.candidate.is_none()
-            && self.far.is_empty()
-            && !self.is_joining
-            && !self.is_resuming;
     }
 
     /// Delivers a packet that has waited.
@@ -776,17 +794,6 @@ impl<P: Protocol> Arbiter<P> {
 /// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
 const fn trails(sent_at: u64, other: u64) -> bool {
     sent_at < other && other - sent_at <= RESEND_NS
-}
-
-/// Returns the number of whole messages.
-fn count<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> u64 {
-    blocks.fold(0, |count, _| count + 1)
-}
-
-/// Returns whether the messages fill the packet as its header says.
-fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
-    blocks.by_ref().for_each(drop);
-    blocks.fault().is_none()
 }
 
 fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {

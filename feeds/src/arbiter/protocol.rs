@@ -71,3 +71,14 @@ pub trait Listen<P: Protocol> {
     /// Takes an incident of the source.
     fn incident(&mut self, incident: Incident);
 }
+
+/// Returns the number of whole messages.
+pub(super) fn count<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> u64 {
+    blocks.fold(0, |count, _| count + 1)
+}
+
+/// Returns whether the messages fill the packet as its header says.
+pub(super) fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
+    blocks.by_ref().for_each(drop);
+    blocks.fault().is_none()
+}

@@ -14,6 +14,8 @@ const BUFFER_LEN: usize = 2048;
 const COVERS_MAX: usize = 8;
 /// Packets of another session, or far ahead, that are kept until it is certain where the source goes on.
 pub(super) const UNDECIDED_MAX: usize = 256;
+/// Bytes of packets of another session that are kept even where nothing else is held.
+pub(super) const UNDECIDED_BYTES_MAX: usize = 1 << 20;
 
 /// A packet that waits.
 #[derive(Clone, Debug)]

@@ -10,6 +10,9 @@ pub(super) const FOREIGN: Incident = Incident::foreign("the packet is not of thi
 /// The incident of a packet far ahead in the session, without its origin.
 pub(super) const FAR_AHEAD: Incident =
     Incident::foreign("the packet is far ahead of the stream, and no other one confirms it");
+/// The incident of a heartbeat whose session is never followed, without its origin.
+pub(super) const UNFOLLOWED: Incident =
+    Incident::foreign("the heartbeat is of a session of which no message was taken");
 
 /// Returns the incident, with the origin and receive time of a foreign packet.
 pub(super) const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Incident) -> Incident {

@@ -229,6 +229,8 @@ pub struct Recording {
     uncounted_frames: u64,
     /// Frames to chosen destinations that are of no chosen feed.
     unplaced_frames: u64,
+    /// Frames without a payload to destinations of the feeds.
+    empty_frames: u64,
     current: Held,
     recent: Recent,
     first_times: FirstTimes,
@@ -296,6 +298,7 @@ impl Recording {
             others: BTreeMap::new(),
             uncounted_frames: 0,
             unplaced_frames: 0,
+            empty_frames: 0,
             current: Held::default(),
             recent: Recent::default(),
             first_times: FirstTimes::default(),
@@ -450,6 +453,7 @@ impl Recording {
                 }
                 // An empty payload is nobody's packet.
                 if !self.current.is_snapped {
+                    self.empty_frames += self.current.record.frames;
                     self.files.account_as(Reason::OtherFeed, &self.current);
                 }
             } else {
@@ -484,6 +488,9 @@ impl Recording {
             return found;
         }
         if !current.is_snapped {
+            if is_of_feed && current.payload.is_empty() {
+                self.empty_frames += current.record.frames;
+            }
             let reason = match is_of_feed {
                 true => Reason::OtherFeed,
                 false => Reason::OtherDestination,
@@ -577,6 +584,12 @@ impl Recording {
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.files.texts(Capture::faults);
         let is_choice = !self.chosen.is_empty();
+        if self.empty_frames > 0 {
+            faults.push(format!(
+                "{} frames to the feed's destinations have no payload",
+                self.empty_frames
+            ));
+        }
         if is_choice {
             let frames = self.unplaced_frames;
             if frames > 0 {

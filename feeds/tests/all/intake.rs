@@ -967,6 +967,55 @@ fn frames_that_no_decoder_takes_are_not_used() {
     assert_eq!((foreign, inspection.feeds[0].duplicates), (4, 1));
 }
 
+/// Returns a heartbeat of MoldUDP64 that names the next sequence.
+fn heartbeat(session: &[u8; 10], next: u64) -> Vec<u8> {
+    [&session[..], &next.to_be_bytes(), &[0, 0]].concat()
+}
+
+#[test]
+fn other_heartbeats_forbid_the_verdict_whole() {
+    for (others, foreign, text) in [
+        (vec![heartbeat(b"SESSION001", 10)], 0, ""),
+        (vec![heartbeat(b"OTHER00001", 1)], 1, "not of the feed"),
+        (vec![heartbeat(b"SESSION002", 41); 5], 5, "not of the feed"),
+        // Three packets of one datagram.
+        (vec![vec![0; 60]], 1, "3 packets are not of the feed"),
+        (vec![Vec::new()], 1, "have no payload"),
+    ] {
+        let feed = (1..10).map(|n| mold(n, b'S'));
+        for is_last in [true, false] {
+            let mut payloads: Vec<_> = feed.clone().collect();
+            let at = if is_last { 9 } else { 4 };
+            if text.is_empty() && !is_last {
+                continue;
+            }
+            payloads.splice(at..at, others.clone());
+            let file = pcap(payloads.into_iter().map(|it| (GROUP, 1, it)));
+            let inspection = inspect_bytes("heartbeats.pcap", &file).unwrap();
+            assert_eq!(inspection.feeds[0].messages, 9, "{text}");
+            assert_eq!(inspection.feeds[0].missing, 0, "{text}");
+            let faults = inspection.faults.join("\n");
+            assert_eq!(inspection.is_whole(), text.is_empty(), "{faults}");
+            assert!(faults.contains(text), "{text}: {faults}");
+            let used = 9 + u64::from(text.is_empty());
+            check_classes(&inspection, &file, [used, foreign, 0]);
+        }
+    }
+}
+
+#[test]
+fn session_behind_a_gap_of_a_file_comes_whole() {
+    let next = |n: u64| [b"SESSION002", &mold(n, b'S')[10..]].concat();
+    let first = [1, 2, 4].map(|n| mold(n, b'S'));
+    let payloads = first.into_iter().chain((1..=600).map(next));
+    let at = (0..).map(|micros| (1_000, micros));
+    let file = pcap_at(at.zip(payloads.map(|it| (GROUP, 1, it))));
+    let inspection = inspect_bytes("gap.pcap", &file).unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.missing, feed.foreign), (603, 1, 0));
+    check_classes(&inspection, &file, [603, 0, 0]);
+}
+
 #[test]
 fn bytes_behind_the_messages_of_a_packet_are_a_fault() {
     let longer = |mut packet: Vec<u8>, rest: &[u8]| {

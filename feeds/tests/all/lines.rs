@@ -419,6 +419,206 @@ fn lone_packet_of_next_session_is_followed_after_silence() {
     assert_eq!(feed.reported.incidents, [Incident::SessionChange { next }]);
 }
 
+/// Returns the gaps with their ordinals, and the number of foreign packets.
+fn losses(feed: &Feed) -> (Vec<(u16, u64, u64)>, usize) {
+    let mut foreign = 0;
+    let mut gaps = Vec::new();
+    for incident in &feed.reported.incidents {
+        match incident {
+            Incident::Gap { from, missing } => {
+                gaps.push((from.ordinal(), from.sequence(), *missing));
+            }
+            Incident::Foreign { .. } => foreign += 1,
+            _ => {}
+        }
+    }
+    (gaps, foreign)
+}
+
+/// The next session begins 1 ms behind a gap that stays open for longer.
+#[test]
+fn session_behind_a_gap_is_delivered_whole() {
+    let live = Format::MoldUdp64Itch50.holding();
+    for (lines, holding) in [
+        (1, Holding::RECORDED),
+        (2, Holding::RECORDED),
+        (1, live),
+        (2, live),
+    ] {
+        // Fewer packets than are held, and more.
+        for packets in [10, 300, 3_900, 9_000] {
+            let mut feed = Feed::new(lines, holding);
+            let mut all = |at_us, payload: &[u8]| {
+                (0..lines).for_each(|line| feed.packet(line, at_us, payload));
+            };
+            all(0, &mold(1, 1, 2));
+            all(10, &mold(1, 6, 1));
+            for n in 1..=packets {
+                all(1_000 + n, &mold(2, n, 1));
+            }
+            feed.arbiter.finish(&mut feed.reported);
+            let expected: Vec<u64> = [1, 2, 6].into_iter().chain(1..=packets).collect();
+            assert!(feed.sequences() == expected, "{lines} {packets}");
+            assert_eq!(losses(&feed), (vec![(0, 3, 3)], 0), "{lines} {packets}");
+        }
+    }
+}
+
+#[test]
+fn sessions_of_one_packet_each_are_all_followed() {
+    for beats in [0, 1, 3] {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        for session in 0..4_u8 {
+            let at_us = u64::from(session) * 60_000_000;
+            feed.packet(0, at_us, &mold(session, 1, 2));
+            for beat in 1..=beats {
+                feed.packet(0, at_us + beat * 1_000_000, &mold(session, 3, 0));
+            }
+        }
+        feed.arbiter.finish(&mut feed.reported);
+        // The last one has nothing behind it that confirms it, without a heartbeat.
+        let followed = if beats > 0 { 4 } else { 3 };
+        assert_eq!(feed.sequences(), [1, 2].repeat(followed), "{beats}");
+        assert_eq!(losses(&feed), (vec![], 4 - followed), "{beats}");
+    }
+}
+
+/// A session of two packets lasts for less than the wait for the gap before it.
+#[test]
+fn third_session_ends_the_wait_of_a_confirmed_one() {
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(1, 3, 1));
+    for session in 2..=4 {
+        for n in 1..=2 {
+            feed.packet(0, u64::from(session) * 100 + n, &mold(session, n, 1));
+        }
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(feed.sequences(), [1, 3, 1, 2, 1, 2, 1, 2]);
+    assert_eq!(losses(&feed), (vec![(0, 2, 1)], 0));
+}
+
+#[test]
+fn own_heartbeat_confirms_a_session_at_the_end_only() {
+    let packets = |behind: &[Vec<u8>]| {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 10, &mold(2, 1, 1));
+        for (at_us, payload) in (20..).zip(behind) {
+            feed.packet(0, at_us, payload);
+        }
+        assert_eq!(feed.sequences(), [1], "the session before may go on");
+        feed.arbiter.finish(&mut feed.reported);
+        (feed.sequences().len() - 1, losses(&feed))
+    };
+    let (fits, ahead) = (mold(2, 2, 0), mold(2, 3, 0));
+    assert_eq!(packets(&[]), (0, (vec![], 1)), "it may be damaged");
+    assert_eq!(packets(std::slice::from_ref(&fits)), (1, (vec![], 0)));
+    assert_eq!(packets(std::slice::from_ref(&ahead)), (0, (vec![], 2)));
+    let repeated = [fits.clone(), fits.clone(), ahead];
+    assert_eq!(packets(&repeated), (1, (vec![(1, 2, 1)], 0)));
+    let refuted = [fits, mold(1, 2, 0)];
+    assert_eq!(packets(&refuted), (0, (vec![], 2)), "the other one goes on");
+}
+
+#[test]
+fn heartbeat_of_a_candidate_announces_its_messages() {
+    let mut feed = Feed::new(1, Format::MoldUdp64Itch50.holding());
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(2, 1, 1));
+    feed.packet(0, 1_000_010, &mold(2, 4, 0));
+    feed.poll(2_500_010);
+    feed.poll(3_000_000);
+    assert_eq!(feed.sequences(), [1, 1]);
+    assert_eq!(losses(&feed), (vec![(1, 2, 2)], 0));
+}
+
+/// The slower line brings the session before while the faster one brings all of the next.
+#[test]
+fn short_session_beside_a_slower_line_is_followed() {
+    let mut feed = Feed::new(2, Holding::RECORDED);
+    for n in [1, 2, 4, 6, 7] {
+        feed.packet(0, n, &mold(1, n, 1));
+    }
+    for n in 1..=4 {
+        feed.packet(0, 100 + n, &mold(2, n, 1));
+        feed.packet(1, 100 + n, &mold(1, n, 1));
+    }
+    for n in 5..=7 {
+        feed.packet(1, 200 + n, &mold(1, n, 1));
+    }
+    for n in 1..=3 {
+        feed.packet(0, 300 + n, &mold(3, n, 1));
+        feed.packet(1, 300 + n, &mold(2, n, 1));
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    let all = [1..=7, 1..=4, 1..=3].into_iter().flatten();
+    assert_eq!(feed.sequences(), all.collect::<Vec<_>>());
+    assert_eq!(losses(&feed), (vec![], 0));
+}
+
+#[test]
+fn unreadable_packet_lets_the_hold_time_pass() {
+    for unreadable in [b"DNS".to_vec(), [mold(9, 1, 0), b"x".to_vec()].concat()] {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 10, &mold(2, 1, 1));
+        feed.packet(0, 60_000_000, &unreadable);
+        assert_eq!(feed.sequences(), [1, 1]);
+    }
+}
+
+/// The current session voids each packet of the candidate, until it goes silent.
+#[test]
+fn refuted_packets_beyond_the_bound_are_reported() {
+    let holding = Format::MoldUdp64Itch50.holding();
+    let kept = u64::from(holding.packets_max);
+    let mut feed = Feed::new(1, holding);
+    feed.packet(0, 0, &mold(1, 1, 1));
+    for n in 1..=kept + 100 {
+        feed.packet(0, n, &mold(2, n, 1));
+        feed.packet(0, n, &mold(1, 2, 0));
+    }
+    assert_eq!(losses(&feed), (vec![], 100));
+    for n in kept + 101..=kept + 102 {
+        feed.packet(0, 10_000 + n, &mold(2, n, 1));
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    let (gaps, foreign) = losses(&feed);
+    assert_eq!(gaps, [(1, 1, foreign as u64)], "all that was dropped");
+    assert_eq!(feed.sequences().len() as u64, 1 + kept + 102 - gaps[0].2);
+}
+
+#[test]
+fn heartbeats_of_a_session_never_followed_are_foreign() {
+    let foreign_after = |end: &[(u64, Vec<u8>)]| {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 10, &mold(2, 1, 0));
+        feed.packet(0, 20, &mold(2, 41, 0));
+        assert_eq!(losses(&feed).1, 0, "it may yet begin");
+        for (at_us, payload) in end {
+            feed.packet(0, *at_us, payload);
+        }
+        let before = losses(&feed).1;
+        feed.arbiter.finish(&mut feed.reported);
+        (before, losses(&feed).1)
+    };
+    assert_eq!(foreign_after(&[]), (0, 2));
+    let goes_on = |at_us| (at_us, mold(1, 2, 1));
+    assert_eq!(foreign_after(&[goes_on(2_000_000)]), (0, 2));
+    assert_eq!(
+        foreign_after(&[goes_on(2_500_010)]),
+        (1, 2),
+        "the older one"
+    );
+    let quiet = (9_000_000, mold(1, 2, 0));
+    assert_eq!(foreign_after(&[quiet]), (0, 2));
+    let begins = [30, 31].map(|at_us| (at_us, mold(2, at_us + 11, 1)));
+    assert_eq!(foreign_after(&begins), (0, 0), "they were of the feed");
+}
+
 #[test]
 fn lost_end_of_burst_is_found_by_heartbeat_and_waits_for_skew() {
     let mut feed = pair(2_000);
