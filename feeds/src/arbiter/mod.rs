@@ -46,7 +46,7 @@ use self::protocol::{count, is_exact};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
-use self::refused::{refusal, report_fault, unread, with_origin};
+use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -794,10 +794,4 @@ impl<P: Protocol> Arbiter<P> {
 /// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
 const fn trails(sent_at: u64, other: u64) -> bool {
     sent_at < other && other - sent_at <= RESEND_NS
-}
-
-fn report_gap<P: Protocol>(gap: &mut Option<(SourcePosition, u64)>, out: &mut impl Listen<P>) {
-    if let Some((from, missing)) = gap.take() {
-        out.incident(Incident::Gap { from, missing });
-    }
 }

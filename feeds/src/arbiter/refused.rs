@@ -1,6 +1,6 @@
 //! Incidents of packets that are not taken, or not as their header says.
 
-use tickcast_reliability::types::Nanos;
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use super::protocol::{Blocks, Listen, Protocol};
 use crate::source::{Incident, PacketOrigin};
@@ -55,5 +55,15 @@ pub(super) fn report_fault<'a, P: Protocol>(mut blocks: impl Blocks<'a>, out: &m
     blocks.by_ref().for_each(drop);
     if let Some(reason) = blocks.fault() {
         out.incident(Incident::Malformed { reason });
+    }
+}
+
+/// Reports a gap that was found and not reported yet.
+pub(super) fn report_gap<P: Protocol>(
+    gap: &mut Option<(SourcePosition, u64)>,
+    out: &mut impl Listen<P>,
+) {
+    if let Some((from, missing)) = gap.take() {
+        out.incident(Incident::Gap { from, missing });
     }
 }
