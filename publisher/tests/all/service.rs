@@ -723,8 +723,8 @@ fn counts_of_a_live_input_balance() {
         .iter()
         .sum();
     let others = ["foreign", "malformed"].map(|name| count(source, name));
-    assert_eq!((of_feed, others), (10, [3, 2]), "{source:#}");
-    assert_eq!(count(source, "packets"), of_feed + 3 + 2);
+    assert_eq!((of_feed, others), (10, [5, 0]), "{source:#}");
+    assert_eq!(count(source, "packets"), of_feed + 5);
     assert_messages(source, 16, 9);
     assert_eq!(count(source, "late"), 1);
 }
