@@ -174,7 +174,8 @@ pub struct Overrun {
     pub epoch_changes: u64,
     /// Number of overwritten events that reported a loss of a source at the publisher.
     pub source_losses: u64,
-    /// Number of overwritten [`Event::FencingViolation`]s and [`Event::RolledBack`]s.
+    /// Number of overwritten [`Event::FencingViolation`]s, [`Event::RolledBack`]s and
+    /// [`Event::LossCorrected`]s.
     pub fencing_violations: u64,
     /// State of the channel at `to`. It includes every change in the overwritten events.
     pub state: StreamState,
@@ -380,6 +381,16 @@ pub enum Event {
         /// Number of delivered records that are void.
         records: u64,
     },
+    /// The number of records of an [`Event::Lost`] was wrong, because a forged datagram beside the loss
+    /// misstated it. The publisher's copy of that datagram came.
+    LossCorrected {
+        /// The sequences of the loss, as they were reported.
+        sequences: SequenceRange,
+        /// The number of records reported until now.
+        reported: u64,
+        /// The right number of records.
+        records: u64,
+    },
     /// The publisher ended the session; nothing follows in this epoch (in order).
     EndOfSession,
     /// The application lags behind the publisher by more than its configured alarm.
@@ -507,6 +518,14 @@ impl fmt::Display for Event {
                     "rolled back to {after}, {records} records were an impostor's"
                 )
             }
+            Self::LossCorrected {
+                sequences,
+                reported,
+                records,
+            } => write!(
+                f,
+                "the loss of {sequences} is {records} records, not {reported}"
+            ),
             Self::OtherPublisher { datagrams } => write!(
                 f,
                 "another publisher sends on this channel's groups: {datagrams} datagrams dropped"

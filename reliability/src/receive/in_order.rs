@@ -11,7 +11,7 @@ use crate::planted::{Bug, planted};
 use crate::receive::mirror::Mirror;
 use crate::receive::remembered::{Content, Remembered};
 use crate::receive::replayed_records::AlreadyDelivered;
-use crate::receive::revocable::Revocable;
+use crate::receive::revocable::{Corrected, Revocable};
 use crate::receive::window::Held;
 use crate::record::Records;
 use crate::types::{
@@ -137,6 +137,11 @@ impl InOrder {
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {
         self.pending.is_none() && self.crossings.is_empty()
+    }
+
+    /// Returns whether a record of this number can follow a loss that delivery has reached and not reported.
+    pub(crate) fn can_follow_loss(&self, record: RecordNumber) -> bool {
+        self.pending.is_some() && self.next_record.is_none_or(|first| first <= record)
     }
 
     /// Returns whether a loss that delivery has reached is not reported yet.
@@ -341,15 +346,20 @@ impl InOrder {
         if let Some(mirror) = &mut self.mirror {
             mirror.replace(datagram);
         }
-        if held.sequence.next() == self.next() && self.next_record.is_some() {
-            self.next_record = Some(held.first_record.plus(held.count.into()));
+        let after = held.first_record.plus(held.count.into());
+        let next = (self.pending).map_or(self.next(), |(range, _)| range.first);
+        if held.sequence.next() == next && self.next_record.is_some() {
+            self.next_record = Some(after);
         }
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
             records: Some(held.count.into()),
             cause: LossCause::Fenced,
         };
-        self.emit_loss(loss, None, counters, on);
+        self.emit_loss(loss, (None, None), counters, on);
+        self.correct_losses_before(held.sequence, held.first_record, counters, on);
+        let corrected = (self.revocable).correct_losses_behind(held.sequence, after, counters);
+        self.emit_corrected(corrected, on);
     }
 
     /// The position of the stream, for events that are no datagram.
@@ -513,8 +523,7 @@ impl InOrder {
             self.remembered.return_to(last);
             match &mut self.pending {
                 Some((range, _)) if range.first <= last => range.last = last,
-                Some(_) => self.pending = None,
-                None => self.next_record = known_record,
+                _ => (self.pending, self.next_record) = (None, known_record),
             }
             if self.pending.is_none()
                 && let Some(loss) = self.revocable.take_last_loss(last, counters)
@@ -572,8 +581,7 @@ impl InOrder {
             records: Some(held.count.into()),
             cause: LossCause::Unreadable,
         };
-        let first_record = Some(held.first_record);
-        self.emit_loss(loss, first_record, counters, on);
+        self.emit_loss(loss, (Some(held.first_record), None), counters, on);
     }
 
     /// Moves past a datagram that was delivered.
@@ -611,7 +619,8 @@ impl InOrder {
         });
     }
 
-    /// Reports a loss that delivery has reached. The record `next_record` follows it, if that is known.
+    /// Reports a loss that delivery has reached. The record `next_record` follows it, if that is known. Corrects
+    /// the size of a loss reported before, which a heartbeat of anybody may have misstated.
     #[inline]
     pub(crate) fn emit_pending(
         &mut self,
@@ -619,38 +628,80 @@ impl InOrder {
         counters: &ReceiverCounters,
         on: &mut dyn Deliver,
     ) {
-        if let Some((sequences, cause)) = self.pending.take() {
-            let records = match (self.next_record, next_record) {
-                (Some(expected), Some(found)) => {
-                    let short = u64::from(planted(Bug::LossOneRecordShort));
-                    // Records that the old epoch delivered are not lost with the new epoch's copy.
-                    let had = self.repeated.within(expected, found);
-                    Some(found.since(expected).saturating_sub(short + had))
-                }
-                _ => None,
-            };
-            let first_record = self.next_record;
-            self.known_to = first_record.unwrap_or(self.known_to);
-            // Without a known number the old one must go, or the next loss would include this one's records.
-            self.next_record = next_record;
-            self.emit_loss(
-                Loss {
-                    sequences,
-                    records,
-                    cause,
-                },
-                first_record,
-                counters,
-                on,
-            );
+        let expected = self.next_record;
+        let is_expected = match self.pending.take() {
+            Some((sequences, cause)) => {
+                self.emit_reached(sequences, cause, next_record, counters, on);
+                expected <= next_record
+            }
+            None => expected == next_record,
+        };
+        if let (Some(_), Some(found), false) = (expected, next_record, is_expected) {
+            self.correct_losses_before(self.next(), found, counters, on);
         }
     }
 
     #[cold]
+    fn emit_reached(
+        &mut self,
+        sequences: SequenceRange,
+        cause: LossCause,
+        next_record: Option<RecordNumber>,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) {
+        let records = match (self.next_record, next_record) {
+            (Some(expected), Some(found)) => {
+                let short = u64::from(planted(Bug::LossOneRecordShort));
+                // Records that the old epoch delivered are not lost with the new epoch's copy.
+                let had = self.repeated.within(expected, found);
+                Some(found.since(expected).saturating_sub(short + had))
+            }
+            _ => None,
+        };
+        let first_record = self.next_record;
+        self.known_to = first_record.unwrap_or(self.known_to);
+        // Without a known number the old one must go, or the next loss would include this one's records.
+        self.next_record = next_record;
+        let loss = Loss {
+            sequences,
+            records,
+            cause,
+        };
+        self.emit_loss(loss, (first_record, next_record), counters, on);
+    }
+
+    /// The record `first` begins `sequence`: corrects and reports the sizes of losses before it.
+    #[cold]
+    fn correct_losses_before(
+        &mut self,
+        sequence: Sequence,
+        first: RecordNumber,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) {
+        let corrected = (self.revocable).correct_losses_before(sequence, first, counters);
+        self.emit_corrected(corrected, on);
+    }
+
+    fn emit_corrected(&self, corrected: Vec<Corrected>, on: &mut dyn Deliver) {
+        for it in corrected {
+            let (sequences, reported, records) = (it.sequences, it.reported, it.records);
+            let event = Event::LossCorrected {
+                sequences,
+                reported,
+                records,
+            };
+            self.emit(&event, on);
+        }
+    }
+
+    /// Counts and reports a loss, with the number of its first record and of the record behind it.
+    #[cold]
     fn emit_loss(
         &mut self,
         loss: Loss,
-        first_record: Option<RecordNumber>,
+        numbers: (Option<RecordNumber>, Option<RecordNumber>),
         counters: &ReceiverCounters,
         on: &mut (impl Deliver + ?Sized),
     ) {
@@ -661,7 +712,7 @@ impl InOrder {
         }
         self.after_loss = true;
         let oldest = self.revocable_from();
-        self.revocable.note_loss(&loss, first_record, oldest);
+        self.revocable.note_loss(&loss, numbers, oldest);
         let position = self.position();
         on.item(Item::Event(&position, &Event::Lost(loss)));
     }

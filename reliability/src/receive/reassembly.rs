@@ -462,8 +462,11 @@ impl Reassembly {
             }
         }
         if self.stream.has_pending() {
+            let (next, stream) = (self.stream.next(), &self.stream);
             let mut known = [self.floor, self.anchor].into_iter().flatten();
-            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next()) {
+            // Anybody may have sent the heartbeat that a number comes from.
+            let fits = |(of, record)| of == next && stream.can_follow_loss(record);
+            if let Some((_, record)) = known.find(|it| fits(*it)) {
                 self.stream.emit_pending(Some(record), counters, on);
             }
         }

@@ -2,20 +2,58 @@
 //! them are void if an impostor is proven (docs/PROTOCOL.md §5.5).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use crate::delivery::{Loss, LossCause};
 use crate::types::{Counter, ReceiverCounters, RecordNumber, Sequence, SequenceRange};
 
-/// A loss that was reported.
+/// The number of confirmed losses whose size can still be corrected.
+const CONFIRMED_MAX: usize = 1024;
+
+/// A loss that was reported, of which the records follow from the datagrams beside it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Reported {
     sequences: SequenceRange,
     /// The number of its first record, where known.
     first_record: Option<RecordNumber>,
+    /// The number of the record behind it, where known.
+    next_record: Option<RecordNumber>,
     records: u64,
     cause: LossCause,
+}
+
+/// A loss whose size followed from a forged datagram beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Corrected {
+    pub sequences: SequenceRange,
+    /// The number of records that was reported.
+    pub reported: u64,
+    /// The right number.
+    pub records: u64,
+}
+
+impl Reported {
+    /// Returns whether `next` is lost behind it, and the number of the record between them is known.
+    fn is_before(&self, next: &Self) -> bool {
+        let is_known = self.next_record.is_some() && next.first_record.is_some();
+        is_known && self.sequences.last.next() == next.sequences.first
+    }
+
+    /// Counts the records between these numbers. Returns the correction, if their number changes.
+    fn recount(&mut self, first: RecordNumber, next: RecordNumber) -> Option<Corrected> {
+        let before = self.next_record?.since(self.first_record?);
+        let reported = self.records;
+        // By the difference, because records that an earlier epoch delivered do not count.
+        self.records = (reported.saturating_add(next.since(first))).saturating_sub(before);
+        (self.first_record, self.next_record) = (Some(first), Some(next));
+        (self.records != reported).then_some(Corrected {
+            sequences: self.sequences,
+            reported,
+            records: self.records,
+        })
+    }
 }
 
 /// Records that were delivered, lost and fenced, and source messages lost, up to the sequence `last`.
@@ -31,36 +69,134 @@ struct Tally {
 /// Losses and claims that were reported lately.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Revocable {
+    /// Ascending.
     losses: VecDeque<Reported>,
+    /// Everything up to here was confirmed, so that its losses stand.
+    confirmed: Sequence,
+    /// Contents that cannot be delivered although they came, with the number of their records.
+    contents: VecDeque<(Sequence, u64)>,
     source_losses: VecDeque<(Sequence, u64)>,
     /// The counts up to the last confirmation, while nothing can be confirmed.
     base: Option<Tally>,
 }
 
 impl Revocable {
-    /// Notes a loss that is being reported. `oldest`: what lies below cannot become void.
+    /// Notes a loss that is being reported, with the number of its first record and of the record behind it.
+    /// `oldest`: what lies below cannot become void.
     pub(crate) fn note_loss(
         &mut self,
         loss: &Loss,
-        first_record: Option<RecordNumber>,
+        (first_record, next_record): (Option<RecordNumber>, Option<RecordNumber>),
         oldest: Sequence,
     ) {
-        while self
-            .losses
-            .front()
-            .is_some_and(|it| it.sequences.last < oldest)
-        {
-            self.losses.pop_front();
-        }
         let records = loss.records.unwrap_or(0);
-        self.losses.push_back(Reported {
-            sequences: loss.sequences,
-            first_record,
-            records,
-            cause: loss.cause,
-        });
+        let (sequences, cause) = (loss.sequences, loss.cause);
+        if matches!(cause, LossCause::Fenced | LossCause::Unreadable) {
+            drop_front(&mut self.contents, |(it, _)| *it < oldest);
+            self.contents.push_back((sequences.first, records));
+        } else {
+            drop_front(&mut self.losses, |it| it.sequences.last < oldest);
+            self.losses.push_back(Reported {
+                sequences,
+                first_record,
+                next_record,
+                records,
+                cause,
+            });
+        }
         if let Some(base) = self.base_of(loss.sequences.first) {
             base.lost = base.lost.saturating_add(records);
+        }
+    }
+
+    /// The record `found` begins `sequence`: corrects the sizes of the losses that end before it, and returns
+    /// the corrections.
+    pub(crate) fn correct_losses_before(
+        &mut self,
+        sequence: Sequence,
+        found: RecordNumber,
+        counters: &ReceiverCounters,
+    ) -> Vec<Corrected> {
+        let end = self
+            .losses
+            .partition_point(|it| it.sequences.last < sequence);
+        let mut first = end;
+        while first > 1 && self.losses[first - 2].is_before(&self.losses[first - 1]) {
+            first -= 1;
+        }
+        let ends = |it: &Reported| it.sequences.last.next() == sequence;
+        match first.checked_sub(1) {
+            Some(first) if ends(&self.losses[end - 1]) => {
+                let from = self.losses[first].first_record;
+                self.recount(first..end, from, Some(found), counters)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The record `found` follows `sequence`: corrects the sizes of the losses that begin behind it, and
+    /// returns the corrections.
+    pub(crate) fn correct_losses_behind(
+        &mut self,
+        sequence: Sequence,
+        found: RecordNumber,
+        counters: &ReceiverCounters,
+    ) -> Vec<Corrected> {
+        let first = self
+            .losses
+            .partition_point(|it| it.sequences.first <= sequence);
+        let begins = |it: &Reported| it.sequences.first == sequence.next();
+        if !self.losses.get(first).is_some_and(begins) {
+            return Vec::new();
+        }
+        let mut end = first + 1;
+        while end < self.losses.len() && self.losses[end - 1].is_before(&self.losses[end]) {
+            end += 1;
+        }
+        let to = self.losses[end - 1].next_record;
+        self.recount(first..end, Some(found), to, counters)
+    }
+
+    /// Counts the records of adjacent losses anew, which are those between these two. How they divide among
+    /// the losses is known no better than before.
+    fn recount(
+        &mut self,
+        run: Range<usize>,
+        first: Option<RecordNumber>,
+        next: Option<RecordNumber>,
+        counters: &ReceiverCounters,
+    ) -> Vec<Corrected> {
+        let (Some(mut from), Some(next)) = (first, next) else {
+            return Vec::new();
+        };
+        let mut corrected = Vec::new();
+        for at in run.clone() {
+            let loss = &mut self.losses[at];
+            let to = match loss.next_record {
+                Some(between) if at + 1 < run.end => between.min(next).max(from),
+                _ => next,
+            };
+            corrected.extend(loss.recount(from, to));
+            from = to;
+        }
+        for it in &corrected {
+            self.count_correction(it, counters);
+        }
+        corrected
+    }
+
+    /// Counts the difference. A number that was too large cannot be taken back from a count of losses, so it
+    /// counts as fenced.
+    fn count_correction(&mut self, corrected: &Corrected, counters: &ReceiverCounters) {
+        let first = corrected.sequences.first;
+        let more = corrected.records.saturating_sub(corrected.reported);
+        let less = corrected.reported.saturating_sub(corrected.records);
+        counters.lost_records.add(more);
+        counters.fenced_records.add(less);
+        if let Some(base) = &mut self.base {
+            let lost = if first <= base.last { more } else { less };
+            base.lost = base.lost.saturating_add(lost);
+            base.fenced = base.fenced.saturating_add(less);
         }
     }
 
@@ -91,13 +227,7 @@ impl Revocable {
         oldest: Sequence,
         counters: &ReceiverCounters,
     ) {
-        while self
-            .source_losses
-            .front()
-            .is_some_and(|(it, _)| *it < oldest)
-        {
-            self.source_losses.pop_front();
-        }
+        drop_front(&mut self.source_losses, |(it, _)| *it < oldest);
         // As far as the counter does not saturate, so that it can be taken back.
         let counter = &counters.source_messages_lost;
         let messages = messages.min(u64::MAX - counter.get());
@@ -120,15 +250,14 @@ impl Revocable {
         }
     }
 
-    /// Everything up to `last` is confirmed, and its losses stand.
+    /// Everything up to `last` is confirmed, so that its losses stand. Their sizes may still be corrected.
     pub(crate) fn confirm_losses(&mut self, last: Sequence) {
-        while self
-            .losses
-            .front()
-            .is_some_and(|it| it.sequences.last <= last)
-        {
+        let is_confirmed = |it: &Reported| it.sequences.last <= last;
+        while self.losses.len() > CONFIRMED_MAX && self.losses.front().is_some_and(is_confirmed) {
             self.losses.pop_front();
         }
+        drop_front(&mut self.contents, |(it, _)| *it <= last);
+        self.confirmed = self.confirmed.max(last);
         self.base = None;
     }
 
@@ -155,9 +284,7 @@ impl Revocable {
         counters: &ReceiverCounters,
     ) -> Option<(SequenceRange, Option<RecordNumber>, LossCause)> {
         let reaches = |it: &Reported| it.sequences.first <= last && it.sequences.last >= last;
-        let at = self.losses.iter().position(|it| {
-            reaches(it) && !matches!(it.cause, LossCause::Fenced | LossCause::Unreadable)
-        })?;
+        let at = self.losses.iter().position(reaches)?;
         let loss = self.losses.remove(at)?;
         counters.fenced_records.add(loss.records);
         let sequences = SequenceRange {
@@ -178,7 +305,9 @@ impl Revocable {
     ) -> u64 {
         let mut lost = self.lost_beyond(last);
         let mut claimed = self.claimed_beyond(last);
-        self.losses.retain(|it| it.sequences.first <= last);
+        let stands = self.confirmed.max(last);
+        self.losses.retain(|it| it.sequences.first <= stands);
+        self.contents.retain(|(it, _)| *it <= last);
         self.source_losses.retain(|(it, _)| *it <= last);
         let base = self.base.take();
         let delivered = match (delivered, base) {
@@ -202,6 +331,8 @@ impl Revocable {
     /// Forgets everything, at a change of epoch.
     pub(crate) fn clear(&mut self) {
         self.losses.clear();
+        self.confirmed = Sequence::NONE;
+        self.contents.clear();
         self.source_losses.clear();
         self.base = None;
     }
@@ -209,24 +340,34 @@ impl Revocable {
     /// Returns how many records the losses beyond `last` counted whose sequences are remembered with their
     /// contents although these were not delivered.
     pub(crate) fn undelivered_beyond(&self, last: Sequence) -> u64 {
-        let beyond = self.losses.iter().filter(|it| {
-            it.sequences.first > last
-                && matches!(it.cause, LossCause::Fenced | LossCause::Unreadable)
-        });
-        beyond.fold(0, |sum, it| sum.saturating_add(it.records))
+        sum_beyond(&self.contents, last)
     }
 
     /// Returns how many source messages the events beyond `last` counted.
     fn claimed_beyond(&self, last: Sequence) -> u64 {
-        let beyond = self.source_losses.iter().filter(|(it, _)| *it > last);
-        beyond.fold(0, |sum, (_, messages)| sum.saturating_add(*messages))
+        sum_beyond(&self.source_losses, last)
     }
 
     /// Returns how many records the losses beyond `last` counted.
     fn lost_beyond(&self, last: Sequence) -> u64 {
-        let beyond = self.losses.iter().filter(|it| it.sequences.first > last);
-        beyond.fold(0, |sum, it| sum.saturating_add(it.records))
+        let void = self.confirmed.max(last);
+        let beyond = self.losses.iter().filter(|it| it.sequences.first > void);
+        let lost = beyond.fold(0, |sum: u64, it| sum.saturating_add(it.records));
+        lost.saturating_add(self.undelivered_beyond(last))
     }
+}
+
+/// Drops the entries at the front that are over.
+fn drop_front<T>(entries: &mut VecDeque<T>, is_over: impl Fn(&T) -> bool) {
+    while entries.front().is_some_and(&is_over) {
+        entries.pop_front();
+    }
+}
+
+/// Returns the sum of the entries beyond `last`.
+fn sum_beyond(entries: &VecDeque<(Sequence, u64)>, last: Sequence) -> u64 {
+    let beyond = entries.iter().filter(|(it, _)| *it > last);
+    beyond.fold(0, |sum, (_, n)| sum.saturating_add(*n))
 }
 
 /// Takes back what was counted before.
@@ -245,7 +386,11 @@ mod tests {
             cause: LossCause::Deadline,
         };
         c.lost_records.add(records);
-        of.note_loss(&loss, Some(RecordNumber(first)), Sequence(0));
+        let numbers = (
+            Some(RecordNumber(first)),
+            Some(RecordNumber(first.saturating_add(records))),
+        );
+        of.note_loss(&loss, numbers, Sequence(0));
     }
 
     #[test]
@@ -326,5 +471,71 @@ mod tests {
         of.suspend(Sequence(50), 0, &c);
         assert_eq!(of.revoke(Sequence(50), None, &c), 205);
         assert_eq!(c.fenced_records.get(), 217);
+    }
+
+    #[test]
+    fn adjacent_losses_keep_their_sum_when_corrected() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        let sum = |of: &Revocable| of.lost_beyond(Sequence(0));
+        // A forged heartbeat says between them that record 1000 follows the first.
+        for (at, records, (first, next)) in [(3, 997, (3, 1000)), (4, 0, (1000, 9))] {
+            c.lost_records.add(records);
+            let loss = Loss {
+                sequences: SequenceRange::one(Sequence(at)),
+                records: Some(records),
+                cause: LossCause::Deadline,
+            };
+            let numbers = (Some(RecordNumber(first)), Some(RecordNumber(next)));
+            of.note_loss(&loss, numbers, Sequence(0));
+        }
+        let corrected = of.correct_losses_before(Sequence(5), RecordNumber(9), &c);
+        assert_eq!((corrected.len(), sum(&of)), (1, 6));
+        assert_eq!((corrected[0].reported, corrected[0].records), (997, 6));
+        let counted = |c: &ReceiverCounters| c.lost_records.get() - c.fenced_records.get();
+        assert_eq!(counted(&c), 6);
+        // The publisher's copy before them ends with record 4, and the one behind them begins with 19.
+        of.correct_losses_behind(Sequence(2), RecordNumber(5), &c);
+        assert_eq!((sum(&of), counted(&c)), (4, 4));
+        of.correct_losses_before(Sequence(5), RecordNumber(19), &c);
+        assert_eq!((sum(&of), counted(&c)), (14, 14));
+        assert!(
+            of.correct_losses_before(Sequence(4), RecordNumber(1), &c)
+                .len()
+                <= 1
+        );
+        for (sequence, found) in [(Sequence(6), 1), (Sequence(9), 1)] {
+            let found = RecordNumber(found);
+            assert_eq!(of.correct_losses_before(sequence, found, &c), []);
+            assert_eq!(of.correct_losses_behind(sequence, found, &c), []);
+        }
+    }
+
+    #[test]
+    fn corrections_while_nothing_is_confirmed_are_void_once() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        note(&mut of, (3, 4), 20, &c);
+        of.suspend(Sequence(5), 0, &c);
+        note(&mut of, (8, 9), 30, &c);
+        for (sequence, found) in [(5, 13), (10, 28)] {
+            let found = RecordNumber(found);
+            assert_eq!(
+                of.correct_losses_before(Sequence(sequence), found, &c)
+                    .len(),
+                1
+            );
+        }
+        assert_eq!((c.lost_records.get(), c.fenced_records.get()), (50, 20));
+        assert_eq!(of.revoke(Sequence(5), None, &c), 0);
+        assert_eq!(c.lost_records.get() - c.fenced_records.get(), 10);
+    }
+
+    #[test]
+    fn confirmed_losses_are_kept_for_corrections_within_bounds() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        for n in 1..=2 * CONFIRMED_MAX as u64 {
+            note(&mut of, (2 * n, 2 * n), 1, &c);
+        }
+        of.confirm_losses(Sequence(u64::MAX));
+        assert_eq!(of.losses.len(), CONFIRMED_MAX);
     }
 }

@@ -4,7 +4,7 @@ use tickcast_reliability::control::{Message, RefusalReason, Start, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{Nanos, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange, SourceId, SourcePosition};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
 use crate::world::*;
@@ -764,4 +764,99 @@ fn unconfirmed_datagram_pushes_nothing_out_of_the_window() {
     world.answer = true;
     world.settle(&publisher);
     assert_eq!(world.losses()[0].sequences, run(2, 5));
+}
+
+/// Returns a world that gives up gaps after 2 ms, in which records 1 and 2 were delivered, and the datagram
+/// of 3 to 5 is lost but not declared so.
+fn losing(publisher: &mut Publisher) -> World {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
+        ..immediate()
+    };
+    let mut world = World::joined(config, publisher);
+    world.answer = false;
+    world.hear(A, &publisher.publish(2));
+    publisher.publish(3);
+    world
+}
+
+/// Returns the correction of the loss of sequence 2.
+fn correction(reported: u64, records: u64) -> Event {
+    Event::LossCorrected {
+        sequences: SequenceRange::one(Sequence(2)),
+        reported,
+        records,
+    }
+}
+
+#[test]
+fn forged_datagram_behind_loss_misstates_no_balance() {
+    // Its number is too large, or smaller than that of the last record delivered.
+    for (first, reported) in [(13, 10), (1, 0)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = losing(&mut publisher);
+        let mut impostor = impostor_of(&publisher);
+        impostor.next_record = first;
+        world.hear(A, &impostor.publish(1));
+        publisher.publish(2);
+        answer(&mut world, &publisher);
+        world.pass(Nanos::from_ms(3), &publisher);
+        assert_eq!(world.losses()[0].records, Some(reported));
+        world.answer = true;
+        world.hear(A, &publisher.publish(1));
+        world.settle(&publisher);
+        assert!(world.saw(&correction(reported, 3)), "{:?}", world.events);
+        assert_eq!(balance(&world), 8);
+    }
+}
+
+#[test]
+fn forged_datagram_before_loss_misstates_no_balance() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = losing(&mut publisher);
+    // Datagram 3 is lost as well, and 4 is heard.
+    let mut impostor = impostor_of(&publisher);
+    let (forged, genuine) = (impostor.publish(1), publisher.publish(4));
+    world.hear(A, &forged);
+    publisher.publish(5);
+    let last = publisher.publish(6);
+    world.hear(A, &last);
+    answer(&mut world, &publisher);
+    world.pass(Nanos::from_ms(3), &publisher);
+    let sizes: Vec<_> = world.losses().iter().map(|it| it.records).collect();
+    assert_eq!(sizes, [Some(3), Some(8)], "the forged one has too few");
+    world.hear(A, &genuine);
+    world.answer = true;
+    world.settle(&publisher);
+    let corrected = Event::LossCorrected {
+        sequences: SequenceRange::one(Sequence(4)),
+        reported: 8,
+        records: 5,
+    };
+    assert!(world.saw(&corrected), "{:?}", world.events);
+    assert_eq!(balance(&world), 20);
+}
+
+#[test]
+fn forged_heartbeat_behind_loss_misstates_no_balance() {
+    // A number that cannot follow is not believed, so that the loss waits for the next datagram.
+    for (next_record, reported) in [(13, Some(10)), (2, None)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = losing(&mut publisher);
+        answer(&mut world, &publisher);
+        let mut impostor = impostor_of(&publisher);
+        impostor.next_record = next_record;
+        world.hear(A, &impostor.heartbeat());
+        world.pass(Nanos::from_ms(3), &publisher);
+        let sizes: Vec<_> = world.losses().iter().map(|it| it.records).collect();
+        assert_eq!(sizes, reported.map(Some).into_iter().collect::<Vec<_>>());
+        world.answer = true;
+        world.hear(A, &publisher.publish(2));
+        world.settle(&publisher);
+        match reported {
+            Some(reported) => assert!(world.saw(&correction(reported, 3))),
+            None => assert_eq!(world.losses()[0].records, Some(3)),
+        }
+        assert_eq!((balance(&world), world.losses().len()), (7, 1));
+    }
 }

@@ -89,6 +89,9 @@ pub enum EventKind {
     /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
     /// numbers (in order).
     RolledBack = 29,
+    /// A loss of the sequences from `first` to `last` cost this many `records`, not `lost_records` as reported
+    /// before: a forged datagram beside it misstated them.
+    LossCorrected = 30,
 }
 
 /// Declares an enum of C for one of Rust, with the conversions in both directions.
@@ -525,6 +528,16 @@ impl From<&rust::Event> for Event {
                 records: *records,
                 ..Self::of(Kind::RolledBack)
             },
+            E::LossCorrected {
+                sequences,
+                reported,
+                records,
+            } => Self {
+                sequences: sequences.len(),
+                records: *records,
+                lost_records: *reported,
+                ..Self::of(Kind::LossCorrected).run(sequences.first, sequences.last)
+            },
             E::OtherPublisher { datagrams } => Self {
                 sequences: *datagrams,
                 ..Self::of(Kind::OtherPublisher)
@@ -649,6 +662,12 @@ impl Event {
                 after: last,
                 records: self.records,
             }
+        } else if is(EventKind::LossCorrected) {
+            E::LossCorrected {
+                sequences: SequenceRange::new(first, last)?,
+                reported: self.lost_records,
+                records: self.records,
+            }
         } else if is(EventKind::OtherPublisher) {
             E::OtherPublisher {
                 datagrams: self.sequences,
@@ -758,6 +777,11 @@ mod tests {
             E::RolledBack {
                 after: Sequence(8),
                 records: 5,
+            },
+            E::LossCorrected {
+                sequences: range(3, 9),
+                reported: 5,
+                records: 7,
             },
             E::EndOfSession,
             E::OtherPublisher { datagrams: 9 },

@@ -410,7 +410,9 @@ impl Engine {
                 self.lose(|_| true);
             }
             // Two publishers send, so the origin of the delivered records is unknown.
-            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
+            Event::FencingViolation { .. }
+            | Event::RolledBack { .. }
+            | Event::LossCorrected { .. } => {
                 self.counts.losses += 1;
                 self.lose(|_| true);
             }

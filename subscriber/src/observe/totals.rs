@@ -62,7 +62,9 @@ impl Totals {
                 };
             }
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_losses += 1,
-            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
+            Event::FencingViolation { .. }
+            | Event::RolledBack { .. }
+            | Event::LossCorrected { .. } => {
                 self.fencing_violations += 1;
             }
             _ => {}

@@ -145,6 +145,9 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 Reported::MulticastRestored => ("multicast-restored", 0, 0),
                 Reported::FencingViolation { sequence, .. } => ("fencing", sequence.0, 0),
                 Reported::RolledBack { after, records } => ("rolled-back", after.0, *records),
+                Reported::LossCorrected {
+                    sequences, records, ..
+                } => ("loss-corrected", sequences.first.0, *records),
                 _ => ("told", 0, 0),
             };
             trace.note(now, what, number, a, b);

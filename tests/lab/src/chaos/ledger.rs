@@ -201,7 +201,9 @@ impl Ledger {
                     whole,
                 });
             }
-            Event::FencingViolation { .. } | Event::RolledBack { .. } => {
+            Event::FencingViolation { .. }
+            | Event::RolledBack { .. }
+            | Event::LossCorrected { .. } => {
                 let what = event.to_string();
                 self.write(&Line::Wrong { channel, what });
             }

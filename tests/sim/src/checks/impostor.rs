@@ -61,10 +61,12 @@ pub struct ImpostorCheck {
     ended: bool,
     /// Losses of the current input that the clock caused.
     given_up: Vec<Loss>,
+    /// The highest sequence that the core knows.
+    heard: Sequence,
     /// The highest sequence heard of while nobody could confirm any.
     unchecked: Sequence,
-    /// Whether the size of a loss may be wrong.
-    misstated: bool,
+    /// Losses by their first sequence, with their records as reported last.
+    losses: BTreeMap<u64, Loss>,
     /// Forged sequences that were delivered.
     pub forged: u64,
     /// Number of rollbacks.
@@ -98,8 +100,9 @@ impl ImpostorCheck {
             proofs: 0,
             ended: false,
             given_up: Vec::new(),
+            heard: Sequence::NONE,
             unchecked: Sequence::NONE,
-            misstated: false,
+            losses: BTreeMap::new(),
             forged: 0,
             rollbacks: 0,
             genuine_void: 0,
@@ -194,6 +197,19 @@ impl ImpostorCheck {
                 Ok(())
             }
             Event::RolledBack { after, records } => self.rolled_back(*after, *records),
+            Event::LossCorrected {
+                sequences,
+                reported,
+                records,
+            } => {
+                let loss = self.losses.get_mut(&sequences.first.0);
+                match loss.filter(|it| it.sequences == *sequences && it.records == Some(*reported))
+                {
+                    Some(loss) => loss.records = Some(*records),
+                    None => return Err(format!("{event}, which was not reported so")),
+                }
+                Ok(())
+            }
             Event::EndOfSession => {
                 let ring = truth.of(self.channel, position.epoch).first();
                 if self.ended || !ring.is_some_and(EpochTruth::ended) {
@@ -235,6 +251,11 @@ impl ImpostorCheck {
         can_confirm: bool,
         heard: Sequence,
     ) -> Checked {
+        if heard < self.heard {
+            // A STATUS voided what lies beyond, so that the core forgot the genuine copies as well.
+            self.genuine_heard.split_off(&heard.next().0);
+        }
+        self.heard = heard;
         if !can_confirm {
             self.unchecked = self.unchecked.max(heard);
         }
@@ -251,8 +272,7 @@ impl ImpostorCheck {
 
     fn lost(&mut self, truth: &Truth, position: &Position, loss: &Loss) -> Checked {
         let range = loss.sequences;
-        // A forged datagram behind a loss may misstate its size.
-        self.misstated |= loss.cause != LossCause::Fenced;
+        self.losses.insert(range.first.0, *loss);
         let last = truth.of(self.channel, position.epoch).first();
         let last = last.map_or(Sequence::NONE, EpochTruth::last);
         if matches!(loss.cause, LossCause::Deadline | LossCause::RepairOff) {
@@ -280,6 +300,12 @@ impl ImpostorCheck {
         let void = self.accounts.split_off(&after.next().0);
         self.unconfirmed.split_off(&after.next().0);
         self.compared.split_off(&after.next().0);
+        self.losses.split_off(&after.next().0);
+        if let Some((_, loss)) = self.losses.last_key_value()
+            && loss.sequences.last > after
+        {
+            return Err(format!("{loss}, of which a part beyond {after} is void"));
+        }
         self.unchecked = self.unchecked.min(after);
         let delivered: u64 = void
             .values()
@@ -333,15 +359,37 @@ impl ImpostorCheck {
             counters.delivered_records.get(),
             counters.fenced_records.get(),
         );
+        self.settle_losses(ring)?;
         let all = ring.next_record() - ring.record_at(after.next());
         let balance = (delivered + counters.lost_records.get()).wrapping_sub(fenced);
-        if !self.misstated && balance != all {
+        let is_known = self.losses.values().all(|loss| loss.records.is_some());
+        if is_known && balance != all {
             let lost = counters.lost_records.get();
             return Err(format!(
                 "{delivered} records delivered, {fenced} fenced, {lost} lost: {all} were published"
             ));
         }
         Ok(unproven)
+    }
+
+    /// Checks the number of records of each run of losses. Of adjacent ones, only the sum is known.
+    fn settle_losses(&self, ring: &EpochTruth) -> Checked {
+        let losses: Vec<_> = self.losses.values().collect();
+        let is_one_run = |a: &&Loss, b: &&Loss| a.sequences.last.next() == b.sequences.first;
+        for run in losses.chunk_by(is_one_run) {
+            let reported: Option<u64> = run.iter().map(|loss| loss.records).sum();
+            let sequences = run.iter().flat_map(|loss| loss.sequences.iter());
+            let records: u64 = sequences
+                .filter_map(|it| ring.get(it))
+                .map(|it| it.count)
+                .sum();
+            if reported.is_some_and(|reported| reported != records) {
+                let run: Vec<_> = run.iter().map(ToString::to_string).collect();
+                let run = run.join(", ");
+                return Err(format!("{run}, but {records} records were published there"));
+            }
+        }
+        Ok(())
     }
 
     fn settle_one(

@@ -150,7 +150,9 @@ impl Account {
             }),
             Event::Lost(_) => self.lost_unlisted += 1,
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
-            Event::FencingViolation { .. } | Event::RolledBack { .. } => self.fenced = true,
+            Event::FencingViolation { .. }
+            | Event::RolledBack { .. }
+            | Event::LossCorrected { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
             Event::Recovered | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
@@ -285,6 +287,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::OtherPublisher { .. } => "other_publisher",
         Event::FencingViolation { .. } => "fencing_violation",
         Event::RolledBack { .. } => "rolled_back",
+        Event::LossCorrected { .. } => "loss_corrected",
         Event::EndOfSession => "end_of_session",
         _ => "other",
     }
