@@ -46,6 +46,7 @@ pub use api::{ChannelWriter, InlineChannel, InlinePublisher, Publisher, quote, t
 pub use config::Config;
 pub use error::{ChannelClaimError, ConfigError, PublisherError, WriteError};
 pub use state::source_loss::{SourceLoss, SourceLossReason, Unread};
+pub use state::subscriber_latency::{StageStatus, SubscriberLatency};
 pub use state::subscribers::SubscriberStatus;
 pub use state::{InputLineCounters, SourceCounters, SourceShared};
 pub use tickcast_reliability::control::Instrument;

@@ -1650,6 +1650,13 @@ int32_t tickcast_builder_join_limit(TickcastBuilder *builder, uint64_t limit_ms)
 int32_t tickcast_builder_latency(TickcastBuilder *builder, int32_t on);
 
 /*
+ Sets whether to report the percentiles of latency to the publisher, once a second and channel; 0 by
+ default. The publisher shows them in its metrics, in `tickcast top` and on its page. A thread of the
+ library computes them; it inherits the cores of the thread that calls tickcast_builder_build.
+ */
+int32_t tickcast_builder_latency_reports(TickcastBuilder *builder, int32_t on);
+
+/*
  Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,
  channel and stage. The range of `interval_ms` is 100 to 86,400,000. A thread of the library writes the
  log; it inherits the cores of the thread that calls tickcast_builder_build. The end of the subscriber

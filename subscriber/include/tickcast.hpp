@@ -533,6 +533,7 @@ public:
         return set(tickcast_builder_join_limit(raw_.get(), detail::millis(limit)));
     }
     Builder &latency(bool on) { return set(tickcast_builder_latency(raw_.get(), on)); }
+    Builder &latency_reports(bool on) { return set(tickcast_builder_latency_reports(raw_.get(), on)); }
     Builder &interval_log(const std::string &path, std::chrono::milliseconds interval) {
         return set(tickcast_builder_interval_log(raw_.get(), path.c_str(), detail::millis(interval)));
     }

@@ -86,9 +86,11 @@ pub enum SubscribeError {
         /// The problem, and its remedy.
         problem: &'static str,
     },
-    /// The thread of the interval log can't be started.
-    #[error("can't start the thread of the interval log: {source}; raise the limit of threads")]
-    IntervalLogThread {
+    /// A thread that was asked for can't be started.
+    #[error("can't start the thread of the {of}: {source}; raise the limit of threads")]
+    Thread {
+        /// The purpose of the thread.
+        of: &'static str,
         /// The error of the operating system.
         source: io::Error,
     },

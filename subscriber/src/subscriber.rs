@@ -13,6 +13,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::delivery::{Deliver, Delivery, Item};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::periodic_thread::PeriodicThread;
 #[cfg(feature = "testing")]
 use tickcast_transport::{Receive, faults::FaultyReceiver};
 
@@ -29,6 +30,7 @@ use crate::io::driver::Driver;
 use crate::observe::directory::Directory;
 use crate::observe::latency::ChannelLatency;
 use crate::observe::polled::Polled;
+use crate::observe::reports::{EVERY, Reporter};
 use crate::observe::summary::Summary;
 use crate::observe::totals::Totals;
 use crate::observe::{ChannelReport, ChannelShared, Monitor, Shared};
@@ -83,6 +85,8 @@ pub struct Subscriber {
     problem_reported: bool,
     /// Writes the interval log until it is dropped.
     interval_logging: Option<IntervalLogging>,
+    /// Makes the reports of latency until it is dropped.
+    latency_reporting: Option<PeriodicThread>,
 }
 
 /// Rounds of one poll on a conflated channel. More datagrams in one poll mean fewer records for the closure.
@@ -113,6 +117,7 @@ impl Subscriber {
                 })
                 .collect(),
             clock: Arc::clone(driver.clock()),
+            reports: Arc::clone(driver.reports()),
             ..Shared::default()
         };
         let channels = builder.channels.iter().map(|channel| {
@@ -136,6 +141,7 @@ impl Subscriber {
             poisoned: false,
             problem_reported: false,
             interval_logging: None,
+            latency_reporting: None,
         }
     }
 
@@ -150,6 +156,14 @@ impl Subscriber {
         let totals = move || (shared.latency_series(), shared.clock.offset());
         let logging = IntervalLogging::start(log, *interval, failures, totals)?;
         self.interval_logging = Some(logging);
+        Ok(())
+    }
+
+    /// Starts the thread that makes the reports of latency.
+    fn start_latency_reports(&mut self) -> io::Result<()> {
+        let mut reporter = Reporter::new(Arc::clone(&self.dispatcher.shared));
+        let work = move || reporter.report();
+        self.latency_reporting = Some(PeriodicThread::start("latency-reports", EVERY, work)?);
         Ok(())
     }
 
@@ -704,10 +718,17 @@ impl SubscriberBuilder {
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
         let mut parts = self.check()?;
         let interval_log = parts.interval_log.take();
+        let reports_latency = self.reports_latency();
         let mut subscriber = Subscriber::new(self, parts);
         if let Some(log) = interval_log {
             let started = subscriber.start_interval_log(log);
-            started.map_err(|source| SubscribeError::IntervalLogThread { source })?;
+            let of = "interval log";
+            started.map_err(|source| SubscribeError::Thread { of, source })?;
+        }
+        if reports_latency {
+            let started = subscriber.start_latency_reports();
+            let of = "latency reports";
+            started.map_err(|source| SubscribeError::Thread { of, source })?;
         }
         Ok(subscriber)
     }

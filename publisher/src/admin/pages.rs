@@ -37,7 +37,7 @@ const RENDERS_MAX: usize = 4;
 /// The page for browsers. It loads nothing but `/events`.
 const BROWSERS: &str = include_str!("page.html");
 /// Allows the page its own style and script, by their SHA-256.
-const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-tZRZAB/N4Ko5RsaiCyPrNGQBaBUDu4OOFR0E+F7F0c8='; \
+const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-7lIwBYfoC/uDWOBlRrNv1+wV6wC7auFNmAE9IR8akoc='; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The pages whose bodies are events, and whether each snapshot sends them. The last one comes when the
 /// others are known.

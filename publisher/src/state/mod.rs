@@ -15,6 +15,7 @@ pub(crate) mod source_loss;
 pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
+pub(crate) mod subscriber_latency;
 pub(crate) mod subscribers;
 pub(crate) mod thread;
 

@@ -291,6 +291,14 @@ pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i3
     edit(builder, |it| Ok(it.latency(on != 0)))
 }
 
+/// Sets whether to report the percentiles of latency to the publisher, once a second and channel; 0 by
+/// default. The publisher shows them in its metrics, in `tickcast top` and on its page. A thread of the
+/// library computes them; it inherits the cores of the thread that calls tickcast_builder_build.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_latency_reports(builder: *mut Builder, on: i32) -> i32 {
+    edit(builder, |it| Ok(it.latency_reports(on != 0)))
+}
+
 /// Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,
 /// channel and stage. The range of `interval_ms` is 100 to 86,400,000. A thread of the library writes the
 /// log; it inherits the cores of the thread that calls tickcast_builder_build. The end of the subscriber

@@ -7,6 +7,7 @@ pub(crate) mod latency;
 pub(crate) mod metrics;
 pub(crate) mod others;
 pub(crate) mod polled;
+pub(crate) mod reports;
 pub(crate) mod sealed;
 pub(crate) mod summary;
 pub(crate) mod totals;
@@ -22,6 +23,7 @@ use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, S
 use clock::PublisherClock;
 use directory::Directory;
 use latency::{ChannelLatency, LatencyRecorder};
+use reports::Reports;
 
 counters! {
     /// Counts of a channel's records and events on their way to the application. With `split`, the way ends
@@ -268,6 +270,7 @@ pub(crate) struct Shared {
     pub(crate) directory: Mutex<Directory>,
     pub(crate) interval_log_failures: Arc<Counter>,
     pub(crate) clock: Arc<PublisherClock>,
+    pub(crate) reports: Arc<Reports>,
 }
 
 impl Shared {

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod common;
+mod latency_reports;
 mod latest;
 mod polling;
 mod splitting;

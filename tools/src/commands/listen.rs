@@ -360,6 +360,7 @@ fn describe(
     let mut builder = Subscriber::builder(&args.connect)
         .source_specific(!args.any_sender)
         .gro(!args.no_gro)
+        .latency_reports(true)
         .transport(args.transport.into())
         .receive_depth(args.receive_depth)
         .repair_traffic_class(args.repair_traffic_class)

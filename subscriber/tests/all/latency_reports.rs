@@ -1,0 +1,135 @@
+//! Reports of latency go to a publisher that takes them, and to no other.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_PUBLISHER, ChannelOffer, FanOutOffer, HeartbeatLimits, LatencyReport, Message,
+    UdpLine, Welcome,
+};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence,
+};
+use tickcast_subscriber::Subscriber;
+
+/// PROGRESS comes every 100 ms, so this many take longer than two reports.
+const PROGRESSES: usize = 25;
+const CHANNEL: ChannelId = ChannelId(4);
+
+/// Returns a WELCOME of a publisher that sends nothing.
+fn welcome(latency: bool) -> Vec<u8> {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    let line = UdpLine {
+        group: SocketAddrV4::new(Ipv4Addr::new(239, 255, 77, 3), port),
+        sender: Ipv4Addr::LOCALHOST,
+    };
+    let offer = ChannelOffer {
+        authentication: None,
+        channel: CHANNEL,
+        name: "all".into(),
+        epoch: Epoch(7),
+        newest: Sequence(0),
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(1),
+        next_record: RecordNumber(1),
+        slot_len: 1_472,
+        slots: 64,
+        config_hash: ConfigHash(0),
+        ended: false,
+        fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
+        directory: Vec::new(),
+        continues: Lineage::default(),
+        history: None,
+        heartbeats: HeartbeatLimits::default(),
+    };
+    let welcome = Message::Welcome(Welcome {
+        latency,
+        wire_version: 1,
+        publisher: "p".into(),
+        session: 1,
+        channels: vec![offer],
+        repairs: Vec::new(),
+    });
+    let mut bytes = Vec::new();
+    welcome.write(ChannelId(0), &mut bytes);
+    bytes
+}
+
+/// The messages of a subscriber on its repair connection.
+#[derive(Default)]
+struct Heard {
+    stream: Option<TcpStream>,
+    bytes: Vec<u8>,
+    progresses: usize,
+    reports: Vec<(ChannelId, LatencyReport)>,
+}
+
+impl Heard {
+    /// Reads what has arrived. A JOIN is answered by `welcome`.
+    fn poll(&mut self, welcome: &[u8]) {
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
+        let mut part = [0; 4096];
+        match stream.read(&mut part) {
+            Ok(len) => self.bytes.extend(&part[..len]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        while let Some((channel, message, len)) =
+            Message::read(&self.bytes, BODY_LEN_MAX_TO_PUBLISHER).unwrap()
+        {
+            match message {
+                Message::Join(_) => stream.write_all(welcome).unwrap(),
+                Message::Progress(_) => self.progresses += 1,
+                Message::Latency(report) => self.reports.push((channel, *report)),
+                other => panic!("{other:?}"),
+            }
+            self.bytes.drain(..len);
+        }
+    }
+}
+
+/// Follows a publisher until `is_enough`, and returns what it heard.
+fn heard(takes: bool, reports: bool, is_enough: impl Fn(&Heard) -> bool) -> Heard {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let builder = Subscriber::builder(address).channel("all");
+    let mut subscriber = builder.latency_reports(reports).build().unwrap();
+    let (welcome, mut heard) = (welcome(takes), Heard::default());
+    while !is_enough(&heard) {
+        subscriber.poll(|_| ());
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(true).unwrap();
+            assert!(heard.stream.replace(stream).is_none(), "one connection");
+        }
+        heard.poll(&welcome);
+        std::thread::yield_now();
+    }
+    heard
+}
+
+#[test]
+fn publisher_that_takes_no_latency_receives_none() {
+    let heard = heard(false, true, |it| it.progresses >= PROGRESSES);
+    assert_eq!(heard.reports, []);
+}
+
+#[test]
+fn subscriber_without_reports_sends_none() {
+    let heard = heard(true, false, |it| it.progresses >= PROGRESSES);
+    assert_eq!(heard.reports, []);
+}
+
+#[test]
+fn reports_come_beside_progress_once_a_second() {
+    let heard = heard(true, true, |it| it.reports.len() >= 2);
+    // Both stand in one host, so that the clocks are one.
+    for (channel, report) in &heard.reports {
+        assert_eq!(*channel, CHANNEL);
+        assert!(report.is_possible(), "{report:?}");
+        assert!(report.interval >= Nanos::from_secs(1), "{report:?}");
+    }
+    assert!(heard.progresses >= 2);
+}
