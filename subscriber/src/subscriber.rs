@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tickcast_hlog::{IntervalLog, IntervalLogging};
 use tickcast_reliability::control::Start;
 #[cfg(feature = "testing")]
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::delivery::{Deliver, Delivery, Item};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::host::periodic_thread::PeriodicThread;
 #[cfg(feature = "testing")]
 use tickcast_transport::{Receive, faults::FaultyReceiver};
 
@@ -24,13 +22,13 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::application::ToApplication;
 use crate::dispatch::conflate::{CellWriter, LatestReader};
 use crate::error::{ChannelError, FilterError, SubscribeError};
+use crate::helper_threads::HelperThreads;
 #[cfg(feature = "testing")]
 use crate::io::channel_input::ChannelInput;
 use crate::io::driver::Driver;
 use crate::observe::directory::Directory;
 use crate::observe::latency::ChannelLatency;
 use crate::observe::polled::Polled;
-use crate::observe::reports::{EVERY, Reporter};
 use crate::observe::summary::Summary;
 use crate::observe::totals::Totals;
 use crate::observe::{ChannelReport, ChannelShared, Monitor, Shared};
@@ -83,10 +81,7 @@ pub struct Subscriber {
     poisoned: bool,
     /// Whether monitors show the current problem.
     problem_reported: bool,
-    /// Writes the interval log until it is dropped.
-    interval_logging: Option<IntervalLogging>,
-    /// Makes the reports of latency until it is dropped.
-    latency_reporting: Option<PeriodicThread>,
+    _helpers: HelperThreads,
 }
 
 /// Rounds of one poll on a conflated channel. More datagrams in one poll mean fewer records for the closure.
@@ -140,31 +135,8 @@ impl Subscriber {
             totals,
             poisoned: false,
             problem_reported: false,
-            interval_logging: None,
-            latency_reporting: None,
+            _helpers: HelperThreads::default(),
         }
-    }
-
-    /// Starts the thread that writes the interval log.
-    fn start_interval_log(&mut self, log: IntervalLog) -> io::Result<()> {
-        let setting = self.driver.builder.interval_log.as_ref();
-        let Some((_, interval)) = setting else {
-            return Ok(());
-        };
-        let shared = Arc::clone(&self.dispatcher.shared);
-        let failures = Arc::clone(&shared.interval_log_failures);
-        let totals = move || (shared.latency_series(), shared.clock.offset());
-        let logging = IntervalLogging::start(log, *interval, failures, totals)?;
-        self.interval_logging = Some(logging);
-        Ok(())
-    }
-
-    /// Starts the thread that makes the reports of latency.
-    fn start_latency_reports(&mut self) -> io::Result<()> {
-        let mut reporter = Reporter::new(Arc::clone(&self.dispatcher.shared));
-        let work = move || reporter.report();
-        self.latency_reporting = Some(PeriodicThread::start("latency-reports", EVERY, work)?);
-        Ok(())
     }
 
     /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Never blocks.
@@ -718,18 +690,9 @@ impl SubscriberBuilder {
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
         let mut parts = self.check()?;
         let interval_log = parts.interval_log.take();
-        let reports_latency = self.reports_latency();
         let mut subscriber = Subscriber::new(self, parts);
-        if let Some(log) = interval_log {
-            let started = subscriber.start_interval_log(log);
-            let of = "interval log";
-            started.map_err(|source| SubscribeError::Thread { of, source })?;
-        }
-        if reports_latency {
-            let started = subscriber.start_latency_reports();
-            let of = "latency reports";
-            started.map_err(|source| SubscribeError::Thread { of, source })?;
-        }
+        let (builder, shared) = (&subscriber.driver.builder, &subscriber.dispatcher.shared);
+        subscriber._helpers = HelperThreads::start(builder, interval_log, shared)?;
         Ok(subscriber)
     }
 }

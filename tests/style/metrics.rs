@@ -24,7 +24,7 @@ Every series exists from the start of the process. A *counter* only grows until 
 The column *name* is the counter in JSON, C and Rust; the column *metric* is its series for Prometheus. `GET /metrics` on
 the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. For a
 subscriber, `Monitor::metrics_text()` (C: `tickcast_monitor_metrics_text`) returns the same page for the application to
-serve, and `tickcast listen --metrics` serves it. Its counters are also fields of `Subscriber::channels()` and of the JSON
+serve; `metrics_listen` of the builder and `tickcast listen --metrics` serve it. Its counters are also fields of `Subscriber::channels()` and of the JSON
 that `tickcast listen --summary` writes. [OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
 
 Metrics are in base units: times in seconds, sizes in bytes. Every page begins with `tickcast_build_info{version}`, which

@@ -172,10 +172,12 @@ fn latency_of_a_subscriber_is_shown_by_its_publisher() {
             .find(|it| it["stage"] == "sealed_to_delivered")
             .cloned()
     };
+    let mut now = Value::Null;
     drive(&mut followers, |_| {
-        delivered(subscriber(&status(&publisher), "measures")).is_some()
+        now = status(&publisher);
+        let all = now["subscribers"].as_array().expect("a list");
+        all.len() == 2 && all.iter().any(|it| delivered(it).is_some())
     });
-    let now = status(&publisher);
     let shown = delivered(subscriber(&now, "measures")).expect("a stage");
     let spans = ["p50_ns", "p99_ns", "p999_ns", "max_ns"].map(|it| number(&shown, it));
     assert!(spans.is_sorted() && spans[0] > 0, "{shown}");

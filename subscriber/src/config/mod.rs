@@ -274,6 +274,8 @@ pub struct SubscriberBuilder {
     pub(crate) faults: Option<FaultConfig>,
     pub(crate) latency: bool,
     latency_reports: bool,
+    metrics: Option<SocketAddr>,
+    metrics_hosts: Vec<String>,
     pub(crate) transport: Transport,
     pub(crate) join_limit: Option<Duration>,
     pub(crate) repair: RepairTransport,
@@ -299,6 +301,8 @@ impl SubscriberBuilder {
             faults: None,
             latency: true,
             latency_reports: false,
+            metrics: None,
+            metrics_hosts: Vec::new(),
             transport: Transport::Auto,
             join_limit: None,
             repair: RepairTransport::Auto,
@@ -511,6 +515,44 @@ impl SubscriberBuilder {
     pub const fn latency_reports(mut self, reports: bool) -> Self {
         self.latency_reports = reports;
         self
+    }
+
+    /// Serves the metrics for Prometheus at `http://ADDRESS/metrics`, and `/healthz`, on a thread of its own;
+    /// port 0 lets the system choose ([`metrics_address`](crate::Monitor::metrics_address)). The port
+    /// closes when the subscriber is dropped, which waits up to half a second for that. Requests need no
+    /// password, so give an address of loopback, or of a network that you trust.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").metrics_listen("127.0.0.1:9464".parse().unwrap());
+    /// ```
+    #[must_use]
+    pub const fn metrics_listen(mut self, address: SocketAddr) -> Self {
+        self.metrics = Some(address);
+        self
+    }
+
+    /// Adds a name of this host under which the metrics are asked, such as a DNS alias. Requests to other
+    /// names than `localhost`, the host's own, its addresses and these are refused.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").metrics_host("risk-1.example");
+    /// ```
+    #[must_use]
+    pub fn metrics_host(mut self, name: impl Into<String>) -> Self {
+        self.metrics_hosts.push(name.into());
+        self
+    }
+
+    /// Returns the address at which the metrics are served.
+    pub(crate) const fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+
+    /// Returns the further names under which the metrics are asked.
+    pub(crate) fn metrics_hosts(&self) -> &[String] {
+        &self.metrics_hosts
     }
 
     /// Returns whether it reports the percentiles of latency.

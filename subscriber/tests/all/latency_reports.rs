@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, ChannelOffer, FanOutOffer, HeartbeatLimits, LatencyReport, Message,
-    UdpLine, Welcome,
+    Status, UdpLine, Welcome,
 };
 use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence,
@@ -56,6 +56,22 @@ fn welcome(latency: bool) -> Vec<u8> {
     bytes
 }
 
+/// Returns the STATUS that answers a PROGRESS of this time.
+fn status(echo: Nanos) -> Vec<u8> {
+    let status = Message::Status(Status {
+        epoch: Epoch(7),
+        newest: Sequence(0),
+        oldest: Sequence(1),
+        next_record: RecordNumber(1),
+        echo,
+        answered_at: Nanos(0),
+        ended: false,
+    });
+    let mut bytes = Vec::new();
+    status.write(CHANNEL, &mut bytes);
+    bytes
+}
+
 /// The messages of a subscriber on its repair connection.
 #[derive(Default)]
 struct Heard {
@@ -81,7 +97,10 @@ impl Heard {
         {
             match message {
                 Message::Join(_) => stream.write_all(welcome).unwrap(),
-                Message::Progress(_) => self.progresses += 1,
+                Message::Progress(progress) => {
+                    self.progresses += 1;
+                    stream.write_all(&status(progress.sent_at)).unwrap();
+                }
                 Message::Latency(report) => self.reports.push((channel, *report)),
                 other => panic!("{other:?}"),
             }
@@ -129,7 +148,8 @@ fn reports_come_beside_progress_once_a_second() {
     for (channel, report) in &heard.reports {
         assert_eq!(*channel, CHANNEL);
         assert!(report.is_possible(), "{report:?}");
-        assert!(report.interval >= Nanos::from_secs(1), "{report:?}");
+        assert_eq!(report.clock_limit, Some(Nanos::ZERO), "{report:?}");
     }
+    assert!(heard.reports[0].1.interval >= Nanos::from_secs(1));
     assert!(heard.progresses >= 2);
 }
