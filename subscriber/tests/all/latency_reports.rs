@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, ChannelOffer, FanOutOffer, HeartbeatLimits, LatencyReport, Message,
@@ -12,8 +13,8 @@ use tickcast_reliability::types::{
 };
 use tickcast_subscriber::Subscriber;
 
-/// PROGRESS comes every 100 ms, so this many take longer than two reports.
-const PROGRESSES: usize = 25;
+/// Longer than it takes to make two reports.
+const LONG: Duration = Duration::from_millis(2_500);
 const CHANNEL: ChannelId = ChannelId(4);
 
 /// Returns a WELCOME of a publisher that sends nothing.
@@ -78,10 +79,18 @@ struct Heard {
     stream: Option<TcpStream>,
     bytes: Vec<u8>,
     progresses: usize,
+    last_progress: Option<Instant>,
+    first_progress: Option<Instant>,
     reports: Vec<(ChannelId, LatencyReport)>,
 }
 
 impl Heard {
+    /// Returns whether PROGRESS has come for so long that reports would have come beside it.
+    fn has_lasted(&self) -> bool {
+        let ends = self.last_progress.zip(self.first_progress);
+        ends.is_some_and(|(last, first)| last.duration_since(first) >= LONG)
+    }
+
     /// Reads what has arrived. A JOIN is answered by `welcome`.
     fn poll(&mut self, welcome: &[u8]) {
         let Some(stream) = &mut self.stream else {
@@ -99,6 +108,8 @@ impl Heard {
                 Message::Join(_) => stream.write_all(welcome).unwrap(),
                 Message::Progress(progress) => {
                     self.progresses += 1;
+                    self.last_progress = Some(Instant::now());
+                    self.first_progress = self.first_progress.or(self.last_progress);
                     stream.write_all(&status(progress.sent_at)).unwrap();
                 }
                 Message::Latency(report) => self.reports.push((channel, *report)),
@@ -131,13 +142,13 @@ fn heard(takes: bool, reports: bool, is_enough: impl Fn(&Heard) -> bool) -> Hear
 
 #[test]
 fn publisher_that_takes_no_latency_receives_none() {
-    let heard = heard(false, true, |it| it.progresses >= PROGRESSES);
+    let heard = heard(false, true, Heard::has_lasted);
     assert_eq!(heard.reports, []);
 }
 
 #[test]
 fn subscriber_without_reports_sends_none() {
-    let heard = heard(true, false, |it| it.progresses >= PROGRESSES);
+    let heard = heard(true, false, Heard::has_lasted);
     assert_eq!(heard.reports, []);
 }
 
