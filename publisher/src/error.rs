@@ -23,7 +23,7 @@ use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
-pub use crate::http::TokenError;
+pub use tickcast_http::TokenError;
 
 /// An error in a config. The author of the config must fix it.
 ///

@@ -24,13 +24,11 @@
 //! 10. `plan`: the config, resolved and checked
 //! 11. `config`: the config as it is written
 //! 12. `error`: why a publisher does not start, or stops
-//! 13. `http`: HTTP endpoints and a client, bounded
 
 mod admin;
 mod api;
 pub mod config;
 pub mod error;
-mod http;
 mod ingest;
 mod plan;
 mod publish;
@@ -46,6 +44,7 @@ pub use api::{ChannelWriter, InlineChannel, InlinePublisher, Publisher, quote, t
 pub use config::Config;
 pub use error::{ChannelClaimError, ConfigError, PublisherError, WriteError};
 pub use state::source_loss::{SourceLoss, SourceLossReason, Unread};
+pub use state::subscriber_latency::{StageStatus, SubscriberLatency};
 pub use state::subscribers::SubscriberStatus;
 pub use state::{InputLineCounters, SourceCounters, SourceShared};
 pub use tickcast_reliability::control::Instrument;
@@ -70,9 +69,8 @@ pub mod internal {
     pub use crate::state::ChannelShared;
     pub use crate::state::audit_log::{AuditFile, lines_lost};
 
-    /// Addresses, secrets and names of HTTP endpoints, a port for metrics, and a bounded request.
+    /// Addresses and secrets of HTTP endpoints, and a bounded request.
     pub mod http {
-        pub use crate::http::hosts::Hosts;
-        pub use crate::http::{EndpointAddress, MetricsPort, Token, ask};
+        pub use tickcast_http::{EndpointAddress, Token, ask};
     }
 }

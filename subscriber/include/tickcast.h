@@ -1650,6 +1650,36 @@ int32_t tickcast_builder_join_limit(TickcastBuilder *builder, uint64_t limit_ms)
 int32_t tickcast_builder_latency(TickcastBuilder *builder, int32_t on);
 
 /*
+ Sets whether to report the percentiles of latency to the publisher, once a second and channel; 0 by
+ default. The publisher shows them in its metrics, in `tickcast top` and on its page. A thread of the
+ library computes them; it inherits the cores of the thread that calls tickcast_builder_build.
+ */
+int32_t tickcast_builder_latency_reports(TickcastBuilder *builder,
+                                         int32_t on);
+
+/*
+ Serves the metrics for Prometheus at `http://ADDRESS/metrics`, and `/healthz`, on a thread of the library.
+ `address` is an address and a port, such as "127.0.0.1:9464", or a port alone for loopback; with port 0
+ the system chooses (tickcast_monitor_metrics_port). Requests need no password, so give an address of
+ loopback, or of a network that you trust. The build fails if the port is in use.
+
+ # Safety
+ `address` is NULL or a text.
+ */
+int32_t tickcast_builder_metrics_listen(TickcastBuilder *builder,
+                                        const char *address);
+
+/*
+ Adds a name of this host under which the metrics are asked, such as a DNS alias. Requests to other names
+ than `localhost`, the host's own, its addresses and these are refused.
+
+ # Safety
+ `name` is NULL or a text.
+ */
+int32_t tickcast_builder_metrics_host(TickcastBuilder *builder,
+                                      const char *name);
+
+/*
  Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,
  channel and stage. The range of `interval_ms` is 100 to 86,400,000. A thread of the library writes the
  log; it inherits the cores of the thread that calls tickcast_builder_build. The end of the subscriber
@@ -1774,6 +1804,12 @@ int32_t tickcast_monitor_is_joined(const TickcastMonitor *monitor);
  Returns 1 when every channel has delivered the end of its session, else 0.
  */
 int32_t tickcast_monitor_ended(const TickcastMonitor *monitor);
+
+/*
+ Returns the port at which the metrics are served, which the system may have chosen; 0 without
+ tickcast_builder_metrics_listen.
+ */
+int32_t tickcast_monitor_metrics_port(const TickcastMonitor *monitor);
 
 /*
  Writes the reason why the subscriber does not work as configured. The length is 0 when there is none.

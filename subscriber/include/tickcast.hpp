@@ -267,6 +267,10 @@ public:
             return tickcast_monitor_metrics_text(raw_.get(), open_metrics, out, size);
         });
     }
+    // Returns the port at which the metrics are served; 0 without Builder::metrics_listen.
+    std::uint16_t metrics_port() const {
+        return static_cast<std::uint16_t>(detail::checked(tickcast_monitor_metrics_port(raw_.get())));
+    }
     std::size_t channels() const {
         return static_cast<std::size_t>(detail::checked(tickcast_monitor_channels(raw_.get())));
     }
@@ -533,6 +537,13 @@ public:
         return set(tickcast_builder_join_limit(raw_.get(), detail::millis(limit)));
     }
     Builder &latency(bool on) { return set(tickcast_builder_latency(raw_.get(), on)); }
+    Builder &latency_reports(bool on) { return set(tickcast_builder_latency_reports(raw_.get(), on)); }
+    Builder &metrics_listen(const std::string &address) {
+        return set(tickcast_builder_metrics_listen(raw_.get(), address.c_str()));
+    }
+    Builder &metrics_host(const std::string &name) {
+        return set(tickcast_builder_metrics_host(raw_.get(), name.c_str()));
+    }
     Builder &interval_log(const std::string &path, std::chrono::milliseconds interval) {
         return set(tickcast_builder_interval_log(raw_.get(), path.c_str(), detail::millis(interval)));
     }

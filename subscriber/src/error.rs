@@ -1,6 +1,7 @@
 //! Error types of a subscriber. Each error is caused by the configuration, a call, or the host.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -86,9 +87,19 @@ pub enum SubscribeError {
         /// The problem, and its remedy.
         problem: &'static str,
     },
-    /// The thread of the interval log can't be started.
-    #[error("can't start the thread of the interval log: {source}; raise the limit of threads")]
-    IntervalLogThread {
+    /// A thread that was asked for can't be started.
+    #[error("can't start the thread of the {of}: {source}; raise the limit of threads")]
+    Thread {
+        /// The purpose of the thread.
+        of: &'static str,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The metrics can't be served at the address.
+    #[error("the metrics can't listen at {address}: {source}; give another port, or 0 for any")]
+    MetricsPort {
+        /// The address as given.
+        address: SocketAddr,
         /// The error of the operating system.
         source: io::Error,
     },

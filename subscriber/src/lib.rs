@@ -35,14 +35,16 @@
 //! 3. `subscriber`: the subscriber and its polls
 //! 4. `io`: sockets and connections to the core, and back
 //! 5. `dispatch`: from the core to the application's closure
-//! 6. `config`: the description of a subscriber
-//! 7. `observe`: monitors, reports, histograms
-//! 8. `sync`: memory that threads share
-//! 9. `error`: the reasons of failures
+//! 6. `helper_threads`: threads that log, report and serve what is observed
+//! 7. `config`: the description of a subscriber
+//! 8. `observe`: monitors, reports, histograms
+//! 9. `sync`: memory that threads share
+//! 10. `error`: the reasons of failures
 
 mod config;
 mod dispatch;
 mod error;
+mod helper_threads;
 mod io;
 #[doc(hidden)]
 pub mod mirror;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tickcast_hlog::{IntervalLog, IntervalLogging};
 use tickcast_reliability::control::Start;
 #[cfg(feature = "testing")]
 use tickcast_reliability::delivery::LineId;
@@ -23,6 +22,7 @@ use crate::dispatch::Dispatcher;
 use crate::dispatch::application::ToApplication;
 use crate::dispatch::conflate::{CellWriter, LatestReader};
 use crate::error::{ChannelError, FilterError, SubscribeError};
+use crate::helper_threads::HelperThreads;
 #[cfg(feature = "testing")]
 use crate::io::channel_input::ChannelInput;
 use crate::io::driver::Driver;
@@ -81,8 +81,7 @@ pub struct Subscriber {
     poisoned: bool,
     /// Whether monitors show the current problem.
     problem_reported: bool,
-    /// Writes the interval log until it is dropped.
-    interval_logging: Option<IntervalLogging>,
+    _helpers: HelperThreads,
 }
 
 /// Rounds of one poll on a conflated channel. More datagrams in one poll mean fewer records for the closure.
@@ -113,6 +112,7 @@ impl Subscriber {
                 })
                 .collect(),
             clock: Arc::clone(driver.clock()),
+            reports: Arc::clone(driver.reports()),
             ..Shared::default()
         };
         let channels = builder.channels.iter().map(|channel| {
@@ -135,22 +135,8 @@ impl Subscriber {
             totals,
             poisoned: false,
             problem_reported: false,
-            interval_logging: None,
+            _helpers: HelperThreads::default(),
         }
-    }
-
-    /// Starts the thread that writes the interval log.
-    fn start_interval_log(&mut self, log: IntervalLog) -> io::Result<()> {
-        let setting = self.driver.builder.interval_log.as_ref();
-        let Some((_, interval)) = setting else {
-            return Ok(());
-        };
-        let shared = Arc::clone(&self.dispatcher.shared);
-        let failures = Arc::clone(&shared.interval_log_failures);
-        let totals = move || (shared.latency_series(), shared.clock.offset());
-        let logging = IntervalLogging::start(log, *interval, failures, totals)?;
-        self.interval_logging = Some(logging);
-        Ok(())
     }
 
     /// Receives datagrams, passes their items to `on`, and requests missing datagrams. Never blocks.
@@ -705,10 +691,8 @@ impl SubscriberBuilder {
         let mut parts = self.check()?;
         let interval_log = parts.interval_log.take();
         let mut subscriber = Subscriber::new(self, parts);
-        if let Some(log) = interval_log {
-            let started = subscriber.start_interval_log(log);
-            started.map_err(|source| SubscribeError::IntervalLogThread { source })?;
-        }
+        let (builder, shared) = (&subscriber.driver.builder, &subscriber.dispatcher.shared);
+        subscriber._helpers = HelperThreads::start(builder, interval_log, shared)?;
         Ok(subscriber)
     }
 }

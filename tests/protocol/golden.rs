@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
     Announced, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant,
-    HeartbeatLimits, History, Instrument, Join, JoinChannel, Message, MirrorRefusal, MirrorRefused,
-    Mirroring, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode, Rejected,
-    RemoteAccess, RepairOffer, Start, Status, UdpLine, Welcome,
+    HeartbeatLimits, History, Instrument, Join, JoinChannel, LatencyReport, Message, MirrorRefusal,
+    MirrorRefused, Mirroring, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
+    Rejected, RemoteAccess, RepairOffer, Start, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
@@ -28,6 +28,8 @@ use tickcast_reliability::wire::{
     CrcVerdict, Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, SourceLossReason,
     StreamEvent, crc_of, datagram_flags, relay_flags,
 };
+
+use tickcast_subscriber::Stage;
 
 use crate::python::stranger;
 
@@ -494,6 +496,7 @@ fn welcome_and_rejected_match_protocol_page() {
         sender,
     };
     let mut welcome = Welcome {
+        latency: false,
         wire_version: 1,
         publisher: "nyc-1".into(),
         session: 77,
@@ -600,6 +603,15 @@ fn welcome_and_rejected_match_protocol_page() {
     let message = Message::Welcome(limited);
     let file = "control-welcome-heartbeats.hex";
     check_control(file, CONNECTION, &message, "WELCOME", with_limits);
+    let taking = Welcome {
+        latency: true,
+        ..welcome.clone()
+    };
+    let mut with_latency = body.clone();
+    with_latency["latency"] = json!(true);
+    let message = Message::Welcome(taking);
+    let file = "control-welcome-latency.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", with_latency);
     welcome.repairs = vec![RepairOffer::Verbs {
         read: true,
         mirror: false,
@@ -787,6 +799,20 @@ fn progress_status_and_grant_match_protocol_page() {
         "key_3": words[3],
     });
     check_control("control-key.hex", CHANNEL, &announced, "KEY", body);
+    let report = LatencyReport::from_words(&std::array::from_fn(|at| match at {
+        0 => 1_000_000_000,
+        1 => 25_000,
+        _ => 1_000 * at as u64,
+    }));
+    let mut body = json!({ "interval": 1_000_000_000, "clock_limit": 25_000 });
+    let numbers = ["samples", "p50", "p99", "p999", "max"];
+    for (nth, stage) in Stage::ALL.iter().enumerate() {
+        for (at, number) in numbers.iter().enumerate() {
+            body[format!("{}_{number}", stage.name())] = json!(1_000 * (2 + 5 * nth + at));
+        }
+    }
+    let latency = Message::Latency(Box::new(report));
+    check_control("control-latency.hex", CHANNEL, &latency, "LATENCY", body);
     check_control(
         "control-leave.hex",
         CONNECTION,

@@ -183,13 +183,17 @@ fn libraries_enable_no_hooks_for_tests() {
 }
 
 /// The crates that each crate may import; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 11] = [
+const IMPORTS: [(&str, &[&str]); 12] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
     ("transport/base", &["reliability"]),
     ("transport/log", &["reliability"]),
     ("transport/metrics", &["log"]),
     ("transport/hlog", &["reliability", "transport-base", "log"]),
+    (
+        "transport/http",
+        &["reliability", "transport-base", "log", "metrics"],
+    ),
     ("transport/verbs", &["reliability", "transport-base"]),
     (
         "transport",
@@ -205,13 +209,21 @@ const IMPORTS: [(&str, &[&str]); 11] = [
             "log",
             "metrics",
             "hlog",
+            "http",
             "reliability",
             "journal",
         ],
     ),
     (
         "subscriber",
-        &["transport", "hlog", "metrics", "reliability", "journal"],
+        &[
+            "transport",
+            "hlog",
+            "http",
+            "metrics",
+            "reliability",
+            "journal",
+        ],
     ),
 ];
 

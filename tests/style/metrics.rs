@@ -24,7 +24,7 @@ Every series exists from the start of the process. A *counter* only grows until 
 The column *name* is the counter in JSON, C and Rust; the column *metric* is its series for Prometheus. `GET /metrics` on
 the admin port of a publisher serves them in Prometheus' text format, or in OpenMetrics if the request accepts that. For a
 subscriber, `Monitor::metrics_text()` (C: `tickcast_monitor_metrics_text`) returns the same page for the application to
-serve, and `tickcast listen --metrics` serves it. Its counters are also fields of `Subscriber::channels()` and of the JSON
+serve; `metrics_listen` of the builder and `tickcast listen --metrics` serve it. Its counters are also fields of `Subscriber::channels()` and of the JSON
 that `tickcast listen --summary` writes. [OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
 
 Metrics are in base units: times in seconds, sizes in bytes. Every page begins with `tickcast_build_info{version}`, which
@@ -63,7 +63,7 @@ type Section = (
     &'static [&'static str],
 );
 
-const SECTIONS: [Section; 15] = [
+const SECTIONS: [Section; 16] = [
     (
         "Publisher: process",
         "`tickcast_publisher_<metric>`",
@@ -124,7 +124,13 @@ const SECTIONS: [Section; 15] = [
         "Publisher: its subscribers",
         "`tickcast_publisher_<metric>{subscriber, peer, channel}`, as subscribers report themselves",
         Some(&PUBLISHER),
-        &["SubscriberMetrics"],
+        &["SubscriberMetrics", "SubscriberClockMetrics"],
+    ),
+    (
+        "Publisher: latency of its subscribers",
+        "`tickcast_publisher_<metric>{subscriber, peer, channel, stage}`, while a stage has samples",
+        Some(&PUBLISHER),
+        &["SubscriberLatencyMetrics"],
     ),
     (
         "Standby: process",
@@ -167,7 +173,7 @@ const SECTIONS: [Section; 15] = [
 
 /// Words that a meaning may open with: its unit.
 const UNITS: &str = "1 Bytes Calls Connections Cursors Datagrams Epoch Epochs Error Errors Events Files Frames \
-     Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Packets Quantities READs Records Refusals \
+     Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Nanoseconds Packets Quantities READs Records Refusals \
      Reports Rings Runs Samples Sequence Sequences Slots Source Subscribers Ticks Times WELCOMEs";
 
 /// Ends the meaning of a gauge.
@@ -359,9 +365,10 @@ fn wrong_families(counters: &[Counter]) -> Vec<String> {
             if !stems.insert(family.stem()) {
                 found.push(format!("{} differs only in its suffix", family.name));
             }
+            let is_of_time = |counter: &str| counter.ends_with("_us") || counter.ends_with("_ns");
             let is_time = match family.feed {
-                FedBy::One(counter) => counter.ends_with("_us"),
-                FedBy::By { counters, .. } => counters[0].0.ends_with("_us"),
+                FedBy::One(counter) => is_of_time(counter),
+                FedBy::By { counters, .. } => is_of_time(counters[0].0),
                 FedBy::Histograms(_) => true,
             };
             if is_time != family.stem().ends_with("_seconds") || family.stem().ends_with("_us") {

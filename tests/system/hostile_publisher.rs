@@ -121,6 +121,7 @@ fn welcome(path: &Path, (slot_len, slots): (u32, u64)) -> Message<'static> {
         heartbeats: HeartbeatLimits::default(),
     };
     Message::Welcome(Welcome {
+        latency: false,
         wire_version: 1,
         publisher: "hostile".into(),
         session: 1,

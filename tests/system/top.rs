@@ -156,6 +156,61 @@ fn top_and_loss_agree_with_the_status_of_a_lossy_run() {
     end(&publisher, &mut followers);
 }
 
+#[test]
+fn latency_of_a_subscriber_is_shown_by_its_publisher() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 2)));
+    let admin = publisher.admin.expect("an admin port").to_string();
+    let builder = publisher.subscriber().name("measures").channel("all");
+    let silent = publisher.subscriber().name("silent").channel("all");
+    let mut followers = [
+        Follower::new(builder.latency_reports(true)),
+        Follower::new(silent),
+    ];
+    let delivered = |of: &Value| {
+        let mut stages = of["latency"]["stages"].as_array().into_iter().flatten();
+        stages
+            .find(|it| it["stage"] == "sealed_to_delivered")
+            .cloned()
+    };
+    let mut now = Value::Null;
+    drive(&mut followers, |_| {
+        now = status(&publisher);
+        let all = now["subscribers"].as_array().expect("a list");
+        all.len() == 2 && all.iter().any(|it| delivered(it).is_some())
+    });
+    let shown = delivered(subscriber(&now, "measures")).expect("a stage");
+    let spans = ["p50_ns", "p99_ns", "p999_ns", "max_ns"].map(|it| number(&shown, it));
+    assert!(spans.is_sorted() && spans[0] > 0, "{shown}");
+    assert!(number(&shown, "samples") > 0, "{shown}");
+    // Both sides read one clock.
+    assert_eq!(shown["supported"], true, "{now}");
+    assert!(subscriber(&now, "silent")["latency"].is_null());
+
+    let (code, metrics) = publisher.get("/metrics");
+    assert_eq!(code, 200);
+    let p99 = metrics.lines().find(|line| {
+        line.starts_with("tickcast_publisher_subscriber_latency_seconds{subscriber=\"measures\"")
+            && line.contains("stage=\"sealed_to_delivered\",quantile=\"0.99\"}")
+    });
+    let p99 = p99.unwrap_or_else(|| panic!("no p99 in {metrics}"));
+    let seconds: f64 = (p99.rsplit(' ').next().expect("a value"))
+        .parse()
+        .expect("a number");
+    assert!(seconds > 0.0, "{p99}");
+    assert!(!metrics.contains("subscriber_latency_seconds{subscriber=\"silent\""));
+
+    let top = run(
+        &["top", &admin, "--once", "--json", "--wait", "60"],
+        &mut followers,
+    );
+    assert!(top.status.success(), "{top:?}");
+    let top: Value = serde_json::from_slice(&top.stdout).expect("JSON");
+    let shown = delivered(subscriber(&top, "measures")).expect("a stage");
+    assert!(number(&shown, "p99_ns") > 0, "{shown}");
+    assert!(subscriber(&top, "silent")["latency"].is_null());
+    end(&publisher, &mut followers);
+}
+
 /// Returns a status that is no older than the sample.
 fn publisher_status_after(
     publisher: &Publisher,

@@ -224,6 +224,7 @@ local MESSAGE_NAMES = {
     "MIRROR",
     "MIRROR_REFUSED",
     "KEY",
+    "LATENCY",
 }
 
 local CLASS_NAMES = { "repair", "replay" }
@@ -1002,6 +1003,17 @@ local function body(entries)
     return layout(control, "tickcast_control.", entries)
 end
 
+-- Returns the fields of a LATENCY: the same five for each stage, in nanoseconds.
+local function latency_fields()
+    local fields = { { "interval", "u64" }, { "clock_limit", "u64", note = meaning("18446744073709551615", "unknown") } }
+    for _, stage in ipairs({ "event_to_received", "received_to_sealed", "sealed_to_delivered", "repair", "replayed" }) do
+        for _, number in ipairs({ "samples", "p50", "p99", "p999", "max" }) do
+            fields[#fields + 1] = { stage .. "_" .. number, "u64" }
+        end
+    end
+    return fields
+end
+
 -- The messages by type: the longest body, the bytes without which a body is cut off, and its fields.
 local MESSAGES = {
     { max = TO_PUBLISHER_MAX, json = true },
@@ -1076,6 +1088,7 @@ local MESSAGES = {
         { "number", "u64" },
         { "key", "bytes32" },
     } },
+    { max = TO_PUBLISHER_MAX, min = 216, fields = body(latency_fields()) },
 }
 local JOIN, REJECTED, NACK, DATAGRAM, REFUSED, MIRROR_REFUSED = 1, 3, 4, 5, 6, 12
 

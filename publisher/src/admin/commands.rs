@@ -12,11 +12,11 @@ use hyper::StatusCode;
 use hyper::body::Bytes;
 use serde::Deserialize;
 use serde_json::json;
+use tickcast_http::server::{Accepts, Answer, AnswerPage, Answering, Asked, Handler, OnSent};
+use tickcast_http::table::Limits;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::http::server::{Accepts, Answer, Answering, Asked, Handler, OnSent, Page};
-use crate::http::table::Limits;
 use crate::state::Shared;
 use crate::state::command::{Command, CommandSender, ReloadRequest, ReplyTo};
 use crate::state::hand_over::{self, Check, Checked};
@@ -78,13 +78,13 @@ impl CommandHandler {
             _ => {
                 let text =
                     "there is /promote and /reload, and for standbys /hand-over and /check\n";
-                Page::text(StatusCode::NOT_FOUND, text).into()
+                AnswerPage::text(StatusCode::NOT_FOUND, text).into()
             }
         }
     }
 
     /// Promotes a standby. Returns once the publisher has handed over, or the promotion has failed.
-    async fn promote(&self, body: &Bytes, client: String) -> Page {
+    async fn promote(&self, body: &Bytes, client: String) -> AnswerPage {
         #[derive(Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Wanted {
@@ -99,7 +99,7 @@ impl CommandHandler {
             Ok(wanted) => wanted.force,
             Err(error) => {
                 let body = format!("{error}; give {{}} or {{\"force\": true}}\n");
-                return Page::text(StatusCode::BAD_REQUEST, body);
+                return AnswerPage::text(StatusCode::BAD_REQUEST, body);
             }
         };
         let Some(standby) = &self.shared.standby else {
@@ -115,7 +115,7 @@ impl CommandHandler {
             reply: ReplyTo::new(Instant::now() + max, take),
         });
         match timeout(max, outcome).await {
-            Ok(Ok(Ok(promoted))) => Page::json(StatusCode::OK, &promoted),
+            Ok(Ok(Ok(promoted))) => AnswerPage::json(StatusCode::OK, &promoted),
             Ok(Ok(Err(why))) => refused(&why),
             Ok(Err(_)) => refused("this standby has ended"),
             Err(_) => refused("the promotion is not finished yet; GET /standby reports its result"),
@@ -123,7 +123,7 @@ impl CommandHandler {
     }
 
     /// Lets the thread of reloads read the config again. Returns once everything is applied, or refused.
-    async fn reload(&self, client: String) -> Page {
+    async fn reload(&self, client: String) -> AnswerPage {
         let Some(reloads) = self
             .reloads
             .as_ref()
@@ -139,11 +139,11 @@ impl CommandHandler {
         match timeout(RELOAD_MAX, outcome).await {
             Ok(Ok(Ok(changed))) => {
                 let answer = json!({ "state": "reloaded", "changed": changed });
-                Page::json(StatusCode::OK, &answer)
+                AnswerPage::json(StatusCode::OK, &answer)
             }
             Ok(Ok(Err(why))) => {
                 let answer = json!({ "state": "refused", "why": why });
-                Page::json(StatusCode::CONFLICT, &answer)
+                AnswerPage::json(StatusCode::CONFLICT, &answer)
             }
             Ok(Err(_)) => refused("this publisher is ending its session"),
             Err(_) => refused("the reload is not finished yet; the log reports its result"),
@@ -159,7 +159,7 @@ impl CommandHandler {
                 let body = format!(
                     "{error}; only a standby sends this request: POST /promote to the standby\n"
                 );
-                return Page::text(StatusCode::BAD_REQUEST, body).into();
+                return AnswerPage::text(StatusCode::BAD_REQUEST, body).into();
             }
         };
         let (sender, replied) = oneshot::channel();
@@ -189,28 +189,28 @@ impl CommandHandler {
             // This refuses nothing: the publish thread may be carrying out the request, and end.
             Ok(Err(_)) | Err(_) => {
                 let text = "the publish thread gave no answer in time: a handler may hold it\n";
-                return Page::text(StatusCode::SERVICE_UNAVAILABLE, text).into();
+                return AnswerPage::text(StatusCode::SERVICE_UNAVAILABLE, text).into();
             }
         };
         match answer {
             hand_over::Answer::Refused { .. } => self.not_handed_over(&answer),
-            _ => Answer::with(Page::json(StatusCode::OK, &answer), on_sent),
+            _ => Answer::with(AnswerPage::json(StatusCode::OK, &answer), on_sent),
         }
     }
 
     /// Answers whether a hand-over request of this standby would be heard. Its token was right.
-    fn check(&self, body: &Bytes) -> Page {
+    fn check(&self, body: &Bytes) -> AnswerPage {
         match serde_json::from_slice::<Check>(body) {
             Ok(check) if self.hand_over_to.contains(&check.standby) => {
-                Page::json(StatusCode::OK, &Checked::Accepted)
+                AnswerPage::json(StatusCode::OK, &Checked::Accepted)
             }
             Ok(check) => {
                 let why = hand_over::not_allowed(&check.standby);
-                Page::json(StatusCode::CONFLICT, &Checked::Refused { why })
+                AnswerPage::json(StatusCode::CONFLICT, &Checked::Refused { why })
             }
             Err(error) => {
                 let text = format!("{error}; only a standby sends this request\n");
-                Page::text(StatusCode::BAD_REQUEST, text)
+                AnswerPage::text(StatusCode::BAD_REQUEST, text)
             }
         }
     }
@@ -218,7 +218,7 @@ impl CommandHandler {
     fn not_handed_over(&self, answer: &hand_over::Answer) -> Answer {
         let shared = self.shared.current();
         shared.hand_overs_refused.fetch_add(1, Relaxed);
-        Page::json(StatusCode::CONFLICT, answer).into()
+        AnswerPage::json(StatusCode::CONFLICT, answer).into()
     }
 }
 
@@ -233,8 +233,8 @@ impl Handler for CommandHandler {
 }
 
 /// Returns the answer to a request that is impossible in the current state.
-fn refused(why: &str) -> Page {
-    Page::json(
+fn refused(why: &str) -> AnswerPage {
+    AnswerPage::json(
         StatusCode::CONFLICT,
         &json!({ "state": "refused", "why": why }),
     )
@@ -246,8 +246,8 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::*;
-    use crate::http::listener::Client;
     use crate::state::command::{CommandReceiver, commands};
+    use tickcast_http::listener::Client;
 
     fn handler() -> (CommandHandler, CommandReceiver) {
         let (none, stop) = ((Vec::new(), Vec::new()), Arc::default());

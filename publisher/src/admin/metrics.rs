@@ -15,6 +15,7 @@ use crate::state::audit_log;
 use crate::state::hearing::Hearing;
 use crate::state::losses::{ListedLoss, LossEpisode};
 use crate::state::standby::StandbyState;
+use crate::state::subscriber_latency::SubscriberLatency;
 use crate::state::{ChannelShared, Shared, SourceShared, thread};
 
 counters! {
@@ -106,6 +107,34 @@ counters! {
         subscriber_lag,
         /// Records that a subscriber declared lost.
         subscriber_lost_records,
+    }
+}
+
+counters! {
+    /// The clocks of a subscriber, as it reports them. The series appears with its first report of latency.
+    struct SubscriberClockMetrics {
+        /// Nanoseconds by which the subscriber's clock may differ from this host's. The clocks support no
+        /// smaller latency between the hosts (a gauge).
+        subscriber_clock_difference_ns,
+    }
+}
+
+counters! {
+    /// A stage of a subscriber's latency on one channel in its last interval, as it reports itself. The
+    /// series are there while the stage has samples.
+    struct SubscriberLatencyMetrics {
+        /// Nanoseconds that half of the samples do not exceed (a gauge).
+        subscriber_latency_p50_ns,
+        /// Nanoseconds that 99 percent of the samples do not exceed (a gauge).
+        subscriber_latency_p99_ns,
+        /// Nanoseconds that 99.9 percent of the samples do not exceed (a gauge).
+        subscriber_latency_p999_ns,
+        /// Nanoseconds that the longest sample took (a gauge).
+        subscriber_latency_max_ns,
+        /// Samples of a subscriber's latency in its last interval (a gauge).
+        subscriber_latency_samples,
+        /// 1 if the clocks support all numbers of the stage (a gauge).
+        subscriber_latency_supported,
     }
 }
 
@@ -286,6 +315,25 @@ impl PublisherPage {
         }
     }
 
+    /// Adds the latency that a subscriber reports on one channel.
+    fn add_latency(&mut self, place: &Labels, latency: &SubscriberLatency) {
+        if let Some(limit_ns) = latency.clock_limit_ns {
+            let clock = SubscriberClockMetrics::default();
+            clock.subscriber_clock_difference_ns.set(limit_ns);
+            clock.each(self.at(place));
+        }
+        for stage in &latency.stages {
+            let of = SubscriberLatencyMetrics::default();
+            of.subscriber_latency_p50_ns.set(stage.p50_ns);
+            of.subscriber_latency_p99_ns.set(stage.p99_ns);
+            of.subscriber_latency_p999_ns.set(stage.p999_ns);
+            of.subscriber_latency_max_ns.set(stage.max_ns);
+            of.subscriber_latency_samples.set(stage.samples);
+            of.subscriber_latency_supported.set(stage.supported.into());
+            of.each(self.at(&place.with("stage", stage.stage)));
+        }
+    }
+
     fn add_subscribers(&mut self, shared: &Shared) {
         // The repair thread waits for this lock, so it is released before anything is formatted.
         let subscribers = shared.subscribers().list();
@@ -300,6 +348,9 @@ impl PublisherPage {
             subscriber.subscriber_lag.set(status.lag);
             subscriber.subscriber_lost_records.set(status.lost_records);
             subscriber.each(self.at(&place));
+            if let Some(latency) = &status.latency {
+                self.add_latency(&place, latency);
+            }
             let of_it = (status.channel, status.name.clone());
             if let Some(loss) = self.examples.lost.get(&of_it) {
                 let exemplar = loss.exemplar(loss.lost_records.unwrap_or(0));
@@ -375,6 +426,7 @@ fn each_standby_metric(
 mod tests {
     use super::*;
     use crate::state::hearing::Silence;
+    use tickcast_reliability::control::{LatencyReport, StageLatency};
     use tickcast_transport::verbs::port_events::PortEvent;
 
     #[test]
@@ -394,6 +446,42 @@ mod tests {
             assert!(text.contains(&format!("_rdma_port_{series}\n")), "{text}");
         }
         assert!(!text.contains("ecn_mark"), "the device does not count it");
+    }
+
+    #[test]
+    fn latency_of_a_subscriber_has_a_series_per_quantile() {
+        let mut report = LatencyReport {
+            clock_limit: Some(Nanos(2_500)),
+            ..LatencyReport::default()
+        };
+        report.stages[2] = StageLatency {
+            samples: 7,
+            p50: Nanos(2_400),
+            p99: Nanos(31_000),
+            p999: Nanos(40_000),
+            max: Nanos(2_000_000_000),
+        };
+        let mut all = PublisherPage::default();
+        let place = Labels::default().with("subscriber", "risk-1");
+        all.add_latency(&place, &SubscriberLatency::new(Nanos(1), &report));
+        let text = all.page.encode(PageFormat::Prometheus);
+        let stage = "subscriber=\"risk-1\",stage=\"sealed_to_delivered\"";
+        for series in [
+            "clock_difference_seconds{subscriber=\"risk-1\"} 0.0000025".into(),
+            format!("latency_seconds{{{stage},quantile=\"0.5\"}} 0.0000024"),
+            format!("latency_seconds{{{stage},quantile=\"0.99\"}} 0.000031"),
+            format!("latency_seconds{{{stage},quantile=\"0.999\"}} 0.00004"),
+            format!("latency_seconds{{{stage},quantile=\"1\"}} 2.0"),
+            format!("latency_samples{{{stage}}} 7"),
+            format!("latency_supported{{{stage}}} 0"),
+        ] {
+            let series = format!("\ntickcast_publisher_subscriber_{series}\n");
+            assert!(text.contains(&series), "{series} {text}");
+        }
+        assert!(
+            !text.contains("repair"),
+            "a stage without samples has no series"
+        );
     }
 
     #[test]

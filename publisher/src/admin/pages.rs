@@ -13,15 +13,15 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
+use tickcast_http::events::SentEvent;
+use tickcast_http::server::{Accepts, Answer, AnswerPage, Answering, Asked, Handler};
+use tickcast_http::table::Limits;
 use tickcast_metrics::PageFormat;
 use tickcast_reliability::types::{Nanos, Now};
 
 use crate::admin::metrics::metrics;
 use crate::admin::readiness;
 use crate::admin::summary::PublisherSummary;
-use crate::http::events::Event;
-use crate::http::server::{Accepts, Answer, Answering, Asked, Handler, Page};
-use crate::http::table::Limits;
 use crate::state::{Shared, thread};
 
 /// Connections of the admin port.
@@ -37,14 +37,14 @@ const RENDERS_MAX: usize = 4;
 /// The page for browsers. It loads nothing but `/events`.
 const BROWSERS: &str = include_str!("page.html");
 /// Allows the page its own style and script, by their SHA-256.
-const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-tZRZAB/N4Ko5RsaiCyPrNGQBaBUDu4OOFR0E+F7F0c8='; \
+const POLICY: &str = "default-src 'none'; style-src 'sha256-vo/UnlIhV1hYS4rZFhb2BFrWStVOzPNyFAhh38xEJew='; script-src 'sha256-7lIwBYfoC/uDWOBlRrNv1+wV6wC7auFNmAE9IR8akoc='; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The pages whose bodies are events, and whether each snapshot sends them. The last one comes when the
 /// others are known.
 const EVENTS: [(&str, bool); 3] = [("/readyz", false), ("/losses", false), ("/status", true)];
 
 /// The path of a page, and how it is rendered; `None` if this publisher has no such page.
-type Rendering = (&'static str, fn(&Shared, Now) -> Option<Page>);
+type Rendering = (&'static str, fn(&Shared, Now) -> Option<AnswerPage>);
 
 /// Stands for the metrics in OpenMetrics. No path of a request equals it.
 const OPEN_METRICS: &str = "OpenMetrics";
@@ -58,31 +58,36 @@ const PAGES: [Rendering; 8] = [
     }),
     ("/status", |shared, _| {
         let summary = PublisherSummary::of(shared.current());
-        Some(Page::json(StatusCode::OK, summary.json()))
+        Some(AnswerPage::json(StatusCode::OK, summary.json()))
     }),
     ("/losses", |shared, _| {
-        Some(Page::json(StatusCode::OK, &losses_of(shared.current())))
+        Some(AnswerPage::json(
+            StatusCode::OK,
+            &losses_of(shared.current()),
+        ))
     }),
     ("/config", |shared, _| {
         let config = shared.current().config();
-        (!config.is_null()).then(|| Page::json(StatusCode::OK, &config))
+        (!config.is_null()).then(|| AnswerPage::json(StatusCode::OK, &config))
     }),
     ("/standby", |shared, _| {
         let standby = shared.standby.as_ref()?;
-        Some(Page::json(StatusCode::OK, &standby.json()))
+        Some(AnswerPage::json(StatusCode::OK, &standby.json()))
     }),
     ("/readyz", |shared, now| {
         Some(match &readiness::reasons(shared.current(), now)[..] {
-            [] => Page::text(StatusCode::OK, "ready\n"),
-            reasons => Page::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+            [] => AnswerPage::text(StatusCode::OK, "ready\n"),
+            reasons => AnswerPage::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
         })
     }),
-    ("/healthz", |_, _| Some(Page::text(StatusCode::OK, "ok\n"))),
+    ("/healthz", |_, _| {
+        Some(AnswerPage::text(StatusCode::OK, "ok\n"))
+    }),
 ];
 
-fn metrics_page(shared: &Shared, format: PageFormat) -> Page {
+fn metrics_page(shared: &Shared, format: PageFormat) -> AnswerPage {
     let text = metrics(shared.current(), format).encode(format);
-    Page::new(StatusCode::OK, format.content_type(), text)
+    AnswerPage::new(StatusCode::OK, format.content_type(), text)
 }
 
 fn losses_of(shared: &Shared) -> serde_json::Value {
@@ -94,7 +99,7 @@ fn losses_of(shared: &Shared) -> serde_json::Value {
 /// The last renders of one page.
 #[derive(Debug, Default)]
 struct Renders {
-    newest: Option<(Nanos, Page)>,
+    newest: Option<(Nanos, AnswerPage)>,
     /// Bodies of earlier renders that are still being sent.
     sending: VecDeque<Bytes>,
 }
@@ -102,7 +107,11 @@ struct Renders {
 impl Renders {
     /// Returns the page as of now or of [`FRESH_FOR`] ago. While slow readers hold [`RENDERS_MAX`] renders,
     /// returns the newest of them.
-    fn get(&mut self, now: Nanos, render: impl FnOnce() -> Option<Page>) -> Option<Page> {
+    fn get(
+        &mut self,
+        now: Nanos,
+        render: impl FnOnce() -> Option<AnswerPage>,
+    ) -> Option<AnswerPage> {
         self.sending.retain(|body| !body.is_unique());
         let is_due = match &self.newest {
             Some((at, _)) => now.since(*at) >= FRESH_FOR && self.sending.len() + 1 < RENDERS_MAX,
@@ -132,9 +141,9 @@ impl Pages {
         }
     }
 
-    fn page(&self, path: &str, now: Now) -> Page {
+    fn page(&self, path: &str, now: Now) -> AnswerPage {
         if path == "/" {
-            return Page::html(BROWSERS, POLICY);
+            return AnswerPage::html(BROWSERS, POLICY);
         }
         let place = PAGES.iter().position(|(known, _)| *known == path);
         let page = place.and_then(|place| {
@@ -144,7 +153,7 @@ impl Pages {
         page.unwrap_or_else(|| {
             let text = "try / in a browser, /metrics, /status, /losses, /config, /events, /healthz, /readyz, \
                         or on a standby /standby\n";
-            Page::text(StatusCode::NOT_FOUND, text)
+            AnswerPage::text(StatusCode::NOT_FOUND, text)
         })
     }
 }
@@ -165,9 +174,9 @@ impl Handler for Pages {
         Box::pin(ready(Answer::from(self.page(path, thread::now()))))
     }
 
-    fn snapshot(&self) -> Vec<Event> {
+    fn snapshot(&self) -> Vec<SentEvent> {
         let now = thread::now();
-        let event = |(path, is_repeated): (&'static str, bool)| Event {
+        let event = |(path, is_repeated): (&'static str, bool)| SentEvent {
             name: &path[1..],
             body: self.page(path, now).body().clone(),
             is_repeated,
@@ -216,10 +225,10 @@ mod tests {
         }
     }
 
-    fn render(renders: &mut Renders, ms: u64, rendered: &mut u32) -> Page {
+    fn render(renders: &mut Renders, ms: u64, rendered: &mut u32) -> AnswerPage {
         let page = renders.get(Nanos::from_ms(ms), || {
             *rendered += 1;
-            Some(Page::text(StatusCode::OK, rendered.to_string()))
+            Some(AnswerPage::text(StatusCode::OK, rendered.to_string()))
         });
         page.unwrap()
     }

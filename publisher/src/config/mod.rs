@@ -40,7 +40,7 @@ pub(crate) use crate::config::place::ConfigText;
 use crate::config::schema::NAME_PATTERN;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
-pub use crate::http::EndpointAddress;
+pub use tickcast_http::EndpointAddress;
 
 /// Maximum length of a config file.
 const FILE_LEN_MAX: u64 = 16 << 20;

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tickcast_http::EndpointAddress;
 #[cfg(feature = "testing")]
 use tickcast_transport::faults::FaultConfig;
-
-use crate::http::EndpointAddress;
 
 /// Makes a service the standby of another publisher. It mirrors that publisher's rings and receives
 /// the same inputs. It publishes nothing before it is promoted (docs/OPERATIONS.md, "Warm

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use tickcast_http::hosts::Host;
+
 use crate::config::Config;
 use crate::error::ConfigError;
-use crate::http::hosts::Host;
 
 /// Checks the addresses of the endpoints, and who may use them.
 ///

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use super::check_name;
+use tickcast_http::EndpointAddress;
+
 use crate::config::{Config, ThreadMode};
 use crate::error::ConfigError;
-use crate::http::EndpointAddress;
 
 /// Warns of settings without effect, or with a risk.
 ///

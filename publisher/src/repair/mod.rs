@@ -286,6 +286,12 @@ impl RepairService {
                         Message::Progress(progress) => {
                             note(shared, now, peer, channel, progress);
                         }
+                        Message::Latency(report) => {
+                            let mut all = shared.subscribers();
+                            let refused =
+                                all.report_latency(peer.0, channel, now.monotonic, report);
+                            shared.service.latency_reports_refused.add(refused.into());
+                        }
                         Message::Nack {
                             epoch,
                             class,

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tickcast_http::{EndpointAddress, ask};
+
 use crate::config::Config;
 use crate::config::settings::{Setting, compare, shown};
 use crate::error::{ConfigError, PublisherError};
-use crate::http::{EndpointAddress, ask};
 use crate::plan::Plan;
 
 /// Time limit of the request.

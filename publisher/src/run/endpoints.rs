@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use serde::Serialize;
+use tickcast_http::Token;
+use tickcast_http::counters::EndpointCounters;
+use tickcast_http::hosts::Hosts;
+use tickcast_http::listener::EndpointListener;
+use tickcast_http::server::{Endpoint, Handler, Server};
+use tickcast_http::table::Limits;
 use tickcast_transport::host::files::create_directory;
 
 use crate::admin::commands::{self, CommandHandler};
 use crate::admin::pages::{self, Pages};
 use crate::config::Config;
 use crate::error::PublisherError;
-use crate::http::Token;
-use crate::http::counters::EndpointCounters;
-use crate::http::hosts::Hosts;
-use crate::http::listener::Listener;
-use crate::http::server::{Endpoint, Handler, Server};
-use crate::http::table::Limits;
 use crate::run::join;
 use crate::state::Shared;
 use crate::state::command::{CommandSender, ReloadRequest};
@@ -48,10 +48,10 @@ pub struct EndpointAddresses {
 pub(crate) struct Endpoints {
     hosts: Hosts,
     pages: Server,
-    admin: Option<Listener>,
+    admin: Option<EndpointListener>,
     commands: Server,
-    command_socket: Option<Listener>,
-    command_port: Option<(Listener, Token)>,
+    command_socket: Option<EndpointListener>,
+    command_port: Option<(EndpointListener, Token)>,
     /// Names of the standbys that may take over.
     hand_over_to: Vec<String>,
     addresses: EndpointAddresses,
@@ -221,7 +221,7 @@ fn listen(
     server: &Server,
     what: &'static str,
     address: SocketAddr,
-) -> Result<(Listener, SocketAddr), PublisherError> {
+) -> Result<(EndpointListener, SocketAddr), PublisherError> {
     let listening = server.port(address);
     listening.map_err(|error| PublisherError::Listen {
         what,
@@ -250,8 +250,8 @@ mod tests {
     use tickcast_reliability::types::{Epoch, Nanos};
 
     use super::*;
-    use crate::http::ask;
     use crate::state::command::commands;
+    use tickcast_http::ask;
 
     /// Longer than any step of a test, so that a hang becomes a failure.
     const PATIENCE: Duration = Duration::from_secs(600);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use tickcast_http::EndpointAddress;
+
 use crate::error::PublisherError;
-use crate::http::EndpointAddress;
 use crate::standby::promote;
 use crate::state::standby::StandbyState;
 use crate::state::thread::{Thread, spawn};

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use tickcast_http::{EndpointAddress, ask};
 
-use crate::http::{EndpointAddress, ask};
 use crate::state::hand_over::{Answer, Check, Checked, Request};
 use crate::state::standby::{Promoted, Reason, StandbyState};
 

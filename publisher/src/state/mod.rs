@@ -3,6 +3,7 @@
 
 pub(crate) mod audit_log;
 pub(crate) mod command;
+pub(crate) mod endpoint_counters;
 pub(crate) mod foreign;
 pub(crate) mod hand_over;
 pub(crate) mod hearing;
@@ -15,6 +16,7 @@ pub(crate) mod source_loss;
 pub(crate) mod source_memory;
 pub(crate) mod standby;
 pub(crate) mod standby_view;
+pub(crate) mod subscriber_latency;
 pub(crate) mod subscribers;
 pub(crate) mod thread;
 
@@ -38,8 +40,8 @@ use tickcast_transport::verbs::port_events::PortEvents;
 
 use crate::config::Config;
 use crate::config::settings::shown;
-use crate::http::counters::AllEndpointCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::state::endpoint_counters::AllEndpointCounters;
 use crate::state::foreign::ForeignTable;
 use crate::state::hearing::Hearing;
 use crate::state::losses::LossTable;

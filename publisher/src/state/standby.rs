@@ -6,10 +6,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tickcast_http::Token;
 use tickcast_reliability::types::{Epoch, SourceId};
 
 use crate::config::StandbyConfig;
-use crate::http::Token;
 use crate::plan::ChannelPlan;
 use crate::state::hand_over::PublishPosition;
 use crate::state::standby_view::{Agreement, ChannelView, View};

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
-use tickcast_reliability::types::ChannelId;
+use tickcast_reliability::control::LatencyReport;
+use tickcast_reliability::types::{ChannelId, Nanos};
 
 use crate::state::hand_over::SessionNumber;
+use crate::state::subscriber_latency::SubscriberLatency;
 
 /// Maximum number of reports kept of subscribers that have left.
 const LEFT_MAX: usize = 128;
@@ -36,6 +38,8 @@ pub struct SubscriberStatus {
     pub lost_records: u64,
     /// Whether it follows the channel's epoch; `false` before its first report.
     pub follows: bool,
+    /// Its latency in the last interval; `None` before its first report of it.
+    pub latency: Option<SubscriberLatency>,
     /// Its connection; not shown to users.
     #[serde(skip)]
     pub peer: u64,
@@ -101,6 +105,7 @@ impl Subscribers {
                 lag: 0,
                 lost_records: 0,
                 follows: false,
+                latency: None,
                 peer,
             };
             self.joined.insert((peer, *channel), status);
@@ -139,6 +144,26 @@ impl Subscribers {
             (true, false) => self.following -= 1,
             _ => {}
         }
+    }
+
+    /// Takes the latency that a subscriber reports on a channel. Returns whether it was refused: it is
+    /// impossible, or comes too soon after the last one.
+    pub(crate) fn report_latency(
+        &mut self,
+        peer: u64,
+        channel: ChannelId,
+        now: Nanos,
+        report: &LatencyReport,
+    ) -> bool {
+        let Some(status) = self.joined.get_mut(&(peer, channel)) else {
+            return false;
+        };
+        let is_due = (status.latency.as_ref()).is_none_or(|last| last.is_over(now));
+        let is_taken = is_due && report.is_possible();
+        if is_taken {
+            status.latency = Some(SubscriberLatency::new(now, report));
+        }
+        !is_taken
     }
 
     /// Records that a subscriber left. Its last reports are kept for a while.
@@ -220,6 +245,30 @@ mod tests {
         assert_eq!(all.following(), 1);
         all.leave(2);
         assert_eq!(all.following(), 0);
+    }
+
+    #[test]
+    fn latency_report_is_refused_if_impossible_or_too_soon() {
+        let mut all = Subscribers::default();
+        all.join(1, None, "risk-1", &[A]);
+        let mut report = LatencyReport::default();
+        report.stages[2].samples = 4;
+        let mut impossible = report;
+        impossible.stages[2].p50 = Nanos(9);
+        let ms = |ms| Nanos::from_secs(9).after(Nanos::from_ms(ms));
+        let mut is_refused = |peer, channel, at, report: &LatencyReport| {
+            all.report_latency(peer, channel, ms(at), report)
+        };
+        assert!(is_refused(1, A, 0, &impossible));
+        assert!(!is_refused(1, A, 0, &report));
+        assert!(is_refused(1, A, 499, &report), "too soon");
+        assert!(!is_refused(1, A, 500, &report));
+        assert!(is_refused(1, A, 1_500, &impossible));
+        // The core ends a connection that names a channel it did not join.
+        assert!(!is_refused(1, B, 2_000, &report) && !is_refused(2, A, 2_000, &report));
+        let list = all.list();
+        let latency = list[0].latency.as_ref().unwrap();
+        assert_eq!((list.len(), latency.stages[0].samples), (1, 4));
     }
 
     #[test]

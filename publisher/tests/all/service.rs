@@ -12,8 +12,10 @@ use crate::common::{
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_metrics::families::PUBLISHER;
-use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
-use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::control::{
+    FanOutOffer, LatencyReport, Message, Mirroring, RemoteAccess, StageLatency, UdpLine,
+};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
 use tickcast_test_support::recorded::{mold_packet, system_event};
 use xxhash_rust::xxh3::xxh3_128;
@@ -282,6 +284,85 @@ fn loss_claimed_by_subscriber_leaves_exit_code_0() {
     assert_eq!(code, Some(0), "a claim is no fact of the publisher");
     assert_eq!(summary["subscribers"][0]["lost_records"], 3);
     assert_eq!(summary["subscribers_report_loss"], true);
+}
+
+/// Returns the report of a subscriber whose longest sample took this long.
+fn report(max_ns: u64) -> Message<'static> {
+    let mut report = LatencyReport {
+        interval: Nanos::from_secs(1),
+        clock_limit: Some(Nanos(50)),
+        ..LatencyReport::default()
+    };
+    report.stages[2] = StageLatency {
+        samples: 9,
+        p50: Nanos(100),
+        p99: Nanos(31_000),
+        p999: Nanos(32_000),
+        max: Nanos(max_ns),
+    };
+    Message::Latency(Box::new(report))
+}
+
+#[test]
+fn hostile_latency_is_refused_and_others_are_shown() {
+    let publisher = Publisher::start(&config(group(), simulator(1_000)));
+    let [mut honest, mut hostile] = [(); 2].map(|()| publisher.connect());
+    assert!(honest.join("honest").latency);
+    let epoch = hostile.join("hostile").channels[0].epoch;
+    honest.send(1, &report(33_000));
+    // A longest sample below p99, then bursts of reports that are possible.
+    hostile.send(1, &report(7));
+    for _ in 0..100 {
+        hostile.send(1, &report(44_000));
+    }
+    hostile.send(1, &report(u64::MAX));
+    // The answer shows that everything before was read, and that the connection stays.
+    hostile.progress(epoch, Sequence(0), 0);
+    assert!(matches!(hostile.next("STATUS"), Said::Status { .. }));
+    let metrics = wait_for("the report", || {
+        let metrics = publisher.get("/metrics");
+        metrics.contains("{subscriber=\"honest\"").then_some(())?;
+        metrics
+            .contains("subscriber_latency_seconds{subscriber=\"honest\"")
+            .then_some(metrics)
+    });
+    let series = |name: &str, of: &str, quantile: &str| {
+        let mut lines = metrics.lines().filter(|line| {
+            line.starts_with(&format!(
+                "tickcast_publisher_subscriber_{name}{{subscriber=\"{of}\""
+            )) && line.contains(quantile)
+        });
+        let found = lines
+            .next()
+            .unwrap_or_else(|| panic!("{name} of {of} in {metrics}"));
+        found.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(
+        series("latency_seconds", "honest", "quantile=\"0.99\""),
+        31e-6
+    );
+    assert_eq!(series("latency_seconds", "honest", "quantile=\"1\""), 33e-6);
+    assert_eq!(
+        series("latency_supported", "honest", "sealed_to_delivered"),
+        1.0
+    );
+    // Only the first possible report counts, unless the reports took longer than half a second.
+    let status: serde_json::Value = serde_json::from_str(body(&publisher.get("/status"))).unwrap();
+    let refused = status["service"]["latency_reports_refused"]
+        .as_u64()
+        .unwrap();
+    assert!((2..=101).contains(&refused), "{refused}");
+    let all = status["subscribers"].as_array().unwrap();
+    let of = all.iter().find(|it| it["name"] == "hostile").unwrap();
+    let stages = of["latency"]["stages"].as_array().unwrap();
+    assert_eq!((stages.len(), &stages[0]["max_ns"]), (1, &44_000.into()));
+    // A channel that it did not join ends the connection.
+    hostile.send(9, &report(44_000));
+    let why = wait_for("the end of the connection", || match hostile.poll() {
+        Some(Said::Rejected(why)) => Some(why),
+        _ => None,
+    });
+    assert!(why.contains("did not join channel 9"), "{why}");
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl JournalWriter {
     #[inline]
     fn repair_input(&mut self, now: Nanos, input: &RepairInput<'_>) {
         match *input {
-            RepairInput::Message(_, _, Message::Progress(_)) => {}
+            RepairInput::Message(_, _, Message::Progress(_) | Message::Latency(_)) => {}
             RepairInput::Message(peer, channel, message) => {
                 self.frame(EntryKind::Heard, now, peer, channel, message);
             }

@@ -7,6 +7,7 @@
 mod announced;
 mod cursor;
 mod heartbeats;
+mod latency;
 mod nack;
 mod rejected;
 mod standby;
@@ -20,6 +21,7 @@ pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 pub use self::heartbeats::HeartbeatLimits;
+pub use self::latency::{LATENCY_STAGES, LATENCY_WORDS, LatencyReport, StageLatency};
 pub use self::nack::{NackAnswer, nack_answers, read_cut_nack, write_nack};
 use self::nack::{nack_body, read_nack};
 pub use self::rejected::{RejectCode, Rejected};
@@ -300,6 +302,9 @@ pub struct Welcome {
     /// The addresses for NACK connections, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<RepairOffer>,
+    /// Whether the publisher takes LATENCY on this connection.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub latency: bool,
 }
 
 /// The reason why sequences of a NACK are not sent.
@@ -461,6 +466,8 @@ pub enum Message<'a> {
     MirrorRefused(MirrorRefused),
     /// From the publisher: a key of an authenticated channel, ahead of its use.
     Key(Announced),
+    /// From the subscriber: the latency of its last interval.
+    Latency(Box<LatencyReport>),
 }
 
 /// The reason why bytes are not a control message. The peer is at fault; the connection is closed.
@@ -506,6 +513,7 @@ const GRANT: u8 = 10;
 const MIRROR: u8 = 11;
 const MIRROR_REFUSED: u8 = 12;
 const KEY: u8 = 13;
+const LATENCY: u8 = 14;
 
 impl<'a> Message<'a> {
     /// Appends the message as a frame to `out`.
@@ -525,6 +533,7 @@ impl<'a> Message<'a> {
             Self::Mirror(_) => MIRROR,
             Self::MirrorRefused(_) => MIRROR_REFUSED,
             Self::Key(_) => KEY,
+            Self::Latency(_) => LATENCY,
         };
         begin(kind, channel, out);
         match self {
@@ -585,6 +594,7 @@ impl<'a> Message<'a> {
             Self::Mirror(mirroring) => mirroring.write(out),
             Self::MirrorRefused(refused) => refused.write(out),
             Self::Key(announced) => announced.write(out),
+            Self::Latency(report) => report.write(out),
         }
         end(start, out);
     }
@@ -604,7 +614,7 @@ impl<'a> Message<'a> {
         };
         let len = body_len(head);
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
-        if !(JOIN..=KEY).contains(&kind) {
+        if !(JOIN..=LATENCY).contains(&kind) {
             return Err(ControlError::Type { kind });
         }
         if len > body_len_max {
@@ -690,6 +700,7 @@ impl<'a> Message<'a> {
             MIRROR => Self::Mirror(Mirroring::read(body)?),
             MIRROR_REFUSED => Self::MirrorRefused(MirrorRefused::read(body)?),
             KEY => Self::Key(Announced::read(body)?),
+            LATENCY => Self::Latency(Box::new(LatencyReport::read(body)?)),
             _ => Self::Leave,
         };
         Ok(Some((channel, message, FRAME_HEAD_LEN + len)))

@@ -59,6 +59,7 @@ fn samples() -> Vec<Message<'static>> {
                 read: true,
                 mirror: true,
             }],
+            latency: true,
         }),
         Message::Join(Join {
             authentication: true,
@@ -150,6 +151,9 @@ fn samples() -> Vec<Message<'static>> {
                 key: Key::new(std::array::from_fn(|n| n as u8)),
             },
         }),
+        Message::Latency(Box::new(LatencyReport::from_words(&std::array::from_fn(
+            |n| u64::MAX - n as u64 - 1,
+        )))),
     ]
 }
 
@@ -283,7 +287,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
-        kind in 0u8..14,
+        kind in 0u8..15,
     ) {
         let _ = Message::read(&bytes, 4096);
         if bytes.len() >= FRAME_HEAD_LEN {
@@ -345,6 +349,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
         Some((40, 40)),
         Some((24, 24)),
         Some((48, 48)),
+        Some((216, 216)),
     ]) {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);
@@ -364,7 +369,7 @@ fn short_or_unknown_bodies_are_refused_longer_read() {
             assert!(matches!(read(&frame), Err(ControlError::Body { .. })));
         }
     }
-    for kind in [0, 14, 255] {
+    for kind in [0, 15, 255] {
         let unknown = Err(ControlError::Type { kind });
         assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
     }

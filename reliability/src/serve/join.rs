@@ -109,6 +109,7 @@ impl RepairCore {
             session,
             channels: indices.iter().map(|i| self.channels[*i].offer()).collect(),
             repairs: self.offers.clone(),
+            latency: true,
         })
     }
 
@@ -184,6 +185,7 @@ impl RepairCore {
             session,
             channels: Vec::new(),
             repairs: Vec::new(),
+            latency: false,
         })
     }
 

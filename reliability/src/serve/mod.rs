@@ -305,6 +305,10 @@ impl RepairCore {
                 self.schedule(peer, Lane::Answers);
             }
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, wish),
+            // It decides nothing here: the driver shows it.
+            (_, _, Message::Latency(_)) => {
+                self.joined(peer, channel);
+            }
             _ => self.break_off(
                 peer,
                 "a subscriber must not send this type of message".into(),

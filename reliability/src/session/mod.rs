@@ -493,6 +493,7 @@ impl SubscriberCore {
             | Message::Nack { .. }
             | Message::Progress(_)
             | Message::Mirror(_)
+            | Message::Latency(_)
             | Message::Leave => {
                 self.break_off(now, path, LinkDownReason::Protocol, on);
             }

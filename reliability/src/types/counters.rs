@@ -402,6 +402,8 @@ counters! {
         silent_disconnects,
         /// Events for information dropped because their queue was full.
         events_dropped,
+        /// Reports of latency refused: impossible, or too soon after the last one.
+        latency_reports_refused,
     }
 }
 

@@ -90,6 +90,7 @@ pub(crate) fn subscriber(
         heartbeats: HeartbeatLimits::default(),
     };
     let welcome = Message::Welcome(Welcome {
+        latency: false,
         wire_version: 1,
         publisher: "p".into(),
         session: 1,

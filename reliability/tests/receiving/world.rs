@@ -277,6 +277,7 @@ impl Publisher {
         let (oldest, oldest_record) = (Sequence(self.oldest), self.oldest_record());
         let is_older = !self.lineage.is_empty() && oldest < first;
         Welcome {
+            latency: false,
             wire_version: 1,
             publisher: "p".into(),
             session: 9,

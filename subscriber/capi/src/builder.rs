@@ -2,6 +2,7 @@
 //! callers may ignore the status of the other calls.
 
 use std::ffi::c_char;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tickcast_subscriber as rust;
@@ -289,6 +290,53 @@ pub extern "C" fn tickcast_builder_join_limit(builder: *mut Builder, limit_ms: u
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i32 {
     edit(builder, |it| Ok(it.latency(on != 0)))
+}
+
+/// Sets whether to report the percentiles of latency to the publisher, once a second and channel; 0 by
+/// default. The publisher shows them in its metrics, in `tickcast top` and on its page. A thread of the
+/// library computes them; it inherits the cores of the thread that calls tickcast_builder_build.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_latency_reports(builder: *mut Builder, on: i32) -> i32 {
+    edit(builder, |it| Ok(it.latency_reports(on != 0)))
+}
+
+/// Serves the metrics for Prometheus at `http://ADDRESS/metrics`, and `/healthz`, on a thread of the library.
+/// `address` is an address and a port, such as "127.0.0.1:9464", or a port alone for loopback; with port 0
+/// the system chooses (tickcast_monitor_metrics_port). Requests need no password, so give an address of
+/// loopback, or of a network that you trust. The build fails if the port is in use.
+///
+/// # Safety
+/// `address` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_metrics_listen(
+    builder: *mut Builder,
+    address: *const c_char,
+) -> i32 {
+    edit(builder, |it| {
+        // SAFETY: as for `text`.
+        let address = unsafe { text(address, "address") }?;
+        let of_port = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match address.parse().or_else(|_| address.parse().map(of_port)) {
+            Ok(address) => Ok(it.metrics_listen(address)),
+            Err(_) => range("address", address, "an address and a port, or a port"),
+        }
+    })
+}
+
+/// Adds a name of this host under which the metrics are asked, such as a DNS alias. Requests to other names
+/// than `localhost`, the host's own, its addresses and these are refused.
+///
+/// # Safety
+/// `name` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_metrics_host(
+    builder: *mut Builder,
+    name: *const c_char,
+) -> i32 {
+    edit(builder, |it| {
+        // SAFETY: as for `text`.
+        Ok(it.metrics_host(unsafe { text(name, "name") }?))
+    })
 }
 
 /// Appends the latency histograms to an interval log (HdrHistogram log 1.3), with a line an interval,

@@ -65,6 +65,17 @@ pub extern "C" fn tickcast_monitor_ended(monitor: *const Monitor) -> i32 {
     number(|| Ok(i32::from(watch(monitor)?.ended())))
 }
 
+/// Returns the port at which the metrics are served, which the system may have chosen; 0 without
+/// tickcast_builder_metrics_listen.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_monitor_metrics_port(monitor: *const Monitor) -> i32 {
+    number(|| {
+        Ok(watch(monitor)?
+            .metrics_address()
+            .map_or(0, |it| it.port().into()))
+    })
+}
+
 /// Writes the reason why the subscriber does not work as configured. The length is 0 when there is none.
 ///
 /// # Safety

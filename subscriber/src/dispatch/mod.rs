@@ -567,6 +567,7 @@ mod tests {
             heartbeats: HeartbeatLimits::default(),
         };
         Welcome {
+            latency: false,
             wire_version: 1,
             publisher: String::new(),
             session: 1,

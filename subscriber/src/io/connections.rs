@@ -19,6 +19,7 @@ use super::inboxes::Inboxes;
 use crate::config::SubscriberBuilder;
 use crate::dispatch::Sink;
 use crate::observe::clock::PublisherClock;
+use crate::observe::reports::{Reports, Sent};
 use crate::sync::wake::Waker;
 
 /// All connections.
@@ -35,6 +36,10 @@ pub(crate) struct Connections {
     local_address: Option<SocketAddr>,
     clock: Arc<PublisherClock>,
     frames: Vec<u8>,
+    /// The reports of latency, and which of them were sent.
+    reported: Sent,
+    /// Whether the publisher takes reports of latency.
+    takes_latency: bool,
     /// The number of watched descriptors per connection, and whether writability is watched.
     watched: [Option<(usize, bool)>; 4],
     /// The READ limits that the core has.
@@ -73,6 +78,11 @@ impl Connections {
             local_address: None,
             clock: Arc::default(),
             frames: Vec::new(),
+            reported: Sent::new(Arc::new(Reports::of(match builder.reports_latency() {
+                true => builder.channels.len(),
+                false => 0,
+            }))),
+            takes_latency: false,
             watched: [None; 4],
             read_limits: ReadLimits::default(),
             inboxes: Inboxes::default(),
@@ -91,6 +101,7 @@ impl Connections {
         let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         let mut is_reconnected = false;
         let mut answered = None;
+        let mut takes_latency = self.takes_latency;
         count += (self.read).take_remote(|tag, bytes| {
             core.handle(now, SubscriberInput::Read { tag, bytes }, sink);
         });
@@ -100,6 +111,7 @@ impl Connections {
                     if path == Path::Repair {
                         connected_to = Some(address);
                         is_reconnected = true;
+                        takes_latency = false;
                     }
                     core.handle(now, SubscriberInput::Connected(path), sink);
                 }
@@ -118,6 +130,7 @@ impl Connections {
                     if let Some(welcome) = welcome {
                         sink.welcome(welcome);
                         welcomed_by = connected_to;
+                        takes_latency = welcome.latency;
                     }
                     core.handle(now, SubscriberInput::message(path, channel, &message), sink);
                     if let Some(welcome) = welcome {
@@ -145,6 +158,7 @@ impl Connections {
             core.handle(now, SubscriberInput::Limits(limits), sink);
         }
         self.inboxes.poll(now, &self.read, core, sink);
+        self.takes_latency = takes_latency;
         self.connected_to = connected_to;
         // A connection that closed meanwhile has no address any more: the last one stays.
         if is_reconnected {
@@ -252,6 +266,11 @@ impl Connections {
         &self.clock
     }
 
+    /// Returns the reports of latency, which another thread makes.
+    pub(crate) const fn reports(&self) -> &Arc<Reports> {
+        self.reported.reports()
+    }
+
     /// Returns this host's address of the current or last connection to the publisher.
     pub(crate) const fn local_address(&self) -> Option<SocketAddr> {
         self.local_address
@@ -283,6 +302,14 @@ impl Connections {
             core.handle(now, SubscriberInput::Poll, sink);
             let path = core.poll_transmit(&mut frames);
             if let Some(path) = path {
+                if path == Path::Repair && self.takes_latency {
+                    self.reported.each_new(|index, report| {
+                        let receiver = core.entries().nth(index).flatten();
+                        if let Some(receiver) = receiver {
+                            report.write_frame(receiver.channel(), &mut frames);
+                        }
+                    });
+                }
                 let client = self.client(path);
                 if client.send_frames(&frames).is_err() && client.is_connected() {
                     // The connection accepts no more bytes, so treat it as down.

@@ -19,6 +19,7 @@ use crate::dispatch::Sink;
 use crate::error::SubscribeError;
 use crate::observe::clock::PublisherClock;
 use crate::observe::polled::Polled;
+use crate::observe::reports::Reports;
 use crate::sync::wake::Waker;
 
 /// The connections are served at this interval while nothing is missing, and with every poll otherwise.
@@ -95,6 +96,11 @@ impl Driver {
     /// Returns the offset of the publisher's clock, for other threads too.
     pub(crate) const fn clock(&self) -> &Arc<PublisherClock> {
         self.connections.clock()
+    }
+
+    /// Returns the reports of latency, which another thread makes.
+    pub(crate) const fn reports(&self) -> &Arc<Reports> {
+        self.connections.reports()
     }
 
     /// Asks the publisher to write its sealed datagrams to our memory, if both sides support that.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 use hdrhistogram::Histogram;
 use tickcast_hlog::Series;
+use tickcast_reliability::control::{LATENCY_STAGES, StageLatency};
 use tickcast_reliability::delivery::Position;
 use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, Records, StatMsg, StatusMsg,
@@ -74,6 +75,18 @@ impl Stage {
             Self::Replayed => "replayed",
         }
     }
+
+    /// Returns whether the stage begins by the publisher's clock and ends by the subscriber's. Such a latency
+    /// includes the difference of their clocks.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Stage;
+    /// assert!(Stage::SealedToDelivered.compares_clocks() && !Stage::Repair.compares_clocks());
+    /// ```
+    #[must_use]
+    pub const fn compares_clocks(self) -> bool {
+        matches!(self, Self::SealedToDelivered | Self::Replayed)
+    }
 }
 
 /// A copy of one channel's histograms, in nanoseconds.
@@ -93,7 +106,7 @@ pub struct ChannelLatency {
 }
 
 /// The number of stages.
-const STAGES: usize = 5;
+const STAGES: usize = LATENCY_STAGES;
 /// The histograms range from one nanosecond to one hour at three digits.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 
@@ -172,6 +185,38 @@ impl Buckets {
         self.0[bucket_of(span.min(HIGHEST_NS))].add(count);
     }
 
+    /// Returns the samples since `before`, which becomes the samples so far.
+    fn since(&self, before: &mut Vec<u64>) -> StageLatency {
+        before.resize(self.0.len(), 0);
+        let mut new = Vec::new();
+        for (bucket, (count, before)) in self.0.iter().zip(before).enumerate() {
+            let count = count.get();
+            let samples = count.saturating_sub(std::mem::replace(before, count));
+            if samples > 0 {
+                new.push((bucket, samples));
+            }
+        }
+        let samples = new.iter().fold(0u64, |all, (_, n)| all.saturating_add(*n));
+        // The longest of a bucket's values stands for all of them, as in HdrHistogram.
+        let longest = |bucket: usize| Nanos((value_of(bucket + 1) - 1).min(HIGHEST_NS));
+        let at = |per_mille: u64| {
+            let rank = (u128::from(samples) * u128::from(per_mille)).div_ceil(1_000);
+            let mut passed = 0;
+            let found = new.iter().find(|(_, samples)| {
+                passed += u128::from(*samples);
+                passed >= rank
+            });
+            found.map_or(Nanos::ZERO, |(bucket, _)| longest(*bucket))
+        };
+        StageLatency {
+            samples,
+            p50: at(500),
+            p99: at(990),
+            p999: at(999),
+            max: at(1_000),
+        }
+    }
+
     fn copy_to(&self, histogram: &mut Histogram<u64>) {
         for (bucket, count) in self.0.iter().enumerate() {
             let count = count.get();
@@ -225,6 +270,10 @@ impl LastRepaired {
     }
 }
 
+/// The samples of a channel at one moment, by stage and bucket; empty before the first sample.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded([Vec<u64>; STAGES]);
+
 /// Records the histograms of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyRecorder {
@@ -244,6 +293,11 @@ impl LatencyRecorder {
         }
         copy.clock_skewed = self.clock_skewed.get();
         copy
+    }
+
+    /// Returns the samples of each stage since `before`, which becomes the samples so far.
+    pub(crate) fn since(&self, before: &mut Recorded) -> [StageLatency; STAGES] {
+        std::array::from_fn(|stage| self.stages[stage].since(&mut before.0[stage]))
     }
 
     /// Returns the datagram that was repaired last.
@@ -637,6 +691,27 @@ mod tests {
             let counted = latency.stage(Stage::SealedToDelivered).len();
             assert_eq!((counted, latency.clock_skewed), (count, skewed), "{span}");
         }
+    }
+
+    #[test]
+    fn samples_since_last_report_have_percentiles_of_histogram() {
+        let buckets = Buckets::default();
+        let mut before = Vec::new();
+        assert_eq!(buckets.since(&mut before), StageLatency::default());
+        for (count, scale) in [(1, 1), (2, 9), (10_000, 700), (3, HIGHEST_NS / 2)] {
+            let mut expected = ChannelLatency::default().stages[0].clone();
+            for nth in 0..count {
+                let value = (nth + 1) * scale;
+                buckets.record(value, 1);
+                expected.saturating_record(value.min(HIGHEST_NS));
+            }
+            let found = buckets.since(&mut before);
+            let of = |quantile| Nanos(expected.value_at_quantile(quantile).min(HIGHEST_NS));
+            let quantiles = [found.p50, found.p99, found.p999];
+            assert_eq!(quantiles, [of(0.5), of(0.99), of(0.999)], "{count}");
+            assert_eq!((found.samples, found.max), (count, of(1.0)));
+        }
+        assert_eq!(buckets.since(&mut before), StageLatency::default());
     }
 
     #[test]

@@ -7,12 +7,14 @@ pub(crate) mod latency;
 pub(crate) mod metrics;
 pub(crate) mod others;
 pub(crate) mod polled;
+pub(crate) mod reports;
 pub(crate) mod sealed;
 pub(crate) mod summary;
 pub(crate) mod totals;
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tickcast_hlog::{ClockOffset, Series};
 use tickcast_metrics::PageFormat;
@@ -22,6 +24,7 @@ use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, S
 use clock::PublisherClock;
 use directory::Directory;
 use latency::{ChannelLatency, LatencyRecorder};
+use reports::Reports;
 
 counters! {
     /// Counts of a channel's records and events on their way to the application. With `split`, the way ends
@@ -242,6 +245,21 @@ impl Monitor {
         metrics::page(&self.shared).encode(format)
     }
 
+    /// Returns the address at which the metrics are served, with the port that the system chose. Returns
+    /// `None` without [`metrics_listen`](crate::SubscriberBuilder::metrics_listen).
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(address) = monitor.metrics_address() {
+    ///     println!("scrape http://{address}/metrics");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.shared.metrics_address.get().copied()
+    }
+
     /// Returns a copy of the known symbols and ids.
     ///
     /// ```
@@ -268,6 +286,9 @@ pub(crate) struct Shared {
     pub(crate) directory: Mutex<Directory>,
     pub(crate) interval_log_failures: Arc<Counter>,
     pub(crate) clock: Arc<PublisherClock>,
+    pub(crate) reports: Arc<Reports>,
+    /// The address at which the metrics are served; unset where they are not.
+    pub(crate) metrics_address: OnceLock<SocketAddr>,
 }
 
 impl Shared {

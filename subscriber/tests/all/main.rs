@@ -2,6 +2,8 @@
 
 mod allocations;
 mod common;
+mod latency_reports;
 mod latest;
+mod metrics_port;
 mod polling;
 mod splitting;

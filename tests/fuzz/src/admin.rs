@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tickcast_publisher::internal::http::Hosts;
+use tickcast_http::hosts::Hosts;
 
 /// Asserts these invariants of a `Host` header:
 /// - It is allowed only if it is a name of the endpoint, in any case, with or without a port.

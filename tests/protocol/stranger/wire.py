@@ -82,10 +82,11 @@ def heartbeat_body(d):
 HEAD = struct.Struct("<IBBH")
 MESSAGES = {1: "JOIN", 2: "WELCOME", 3: "REJECTED", 4: "NACK", 5: "DATAGRAM", 6: "REFUSED", 7: "PROGRESS", 8: "STATUS",
             9: "LEAVE", 10: "GRANT", 11: "MIRROR", 12: "MIRROR_REFUSED",
-            13: "KEY"}
+            13: "KEY", 14: "LATENCY"}
 (JOIN, WELCOME, REJECTED, NACK, DATAGRAM, REFUSED, PROGRESS, STATUS, LEAVE, GRANT, MIRROR,
- MIRROR_REFUSED, KEY) = MESSAGES
+ MIRROR_REFUSED, KEY, LATENCY) = MESSAGES
 NACK_BODY, REPAIR, REPLAY = struct.Struct("<QBBHI"), 1, 2
+STAGES = ("event_to_received", "received_to_sealed", "sealed_to_delivered", "repair", "replayed")
 LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldest_record retry_after_us reason"),
            PROGRESS: (struct.Struct("<QQQQQQ"), "epoch settled lost_records heard clock read_bytes"),
            STATUS: (struct.Struct("<QQQQQQB7x"), "epoch newest oldest next_record clock utc ended"),
@@ -93,7 +94,10 @@ LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldes
                    "epoch attempt address length tokens rkey cursor_address cursor_length cursor_rkey"),
            MIRROR: (struct.Struct("<QQQQI4x"), "epoch attempt address length rkey"),
            MIRROR_REFUSED: (struct.Struct("<QQB7x"), "epoch attempt reason"),
-           KEY: (struct.Struct("<QQQQQQ"), "epoch number key_0 key_1 key_2 key_3")}
+           KEY: (struct.Struct("<QQQQQQ"), "epoch number key_0 key_1 key_2 key_3"),
+           LATENCY: (struct.Struct("<27Q"), " ".join(
+               ["interval clock_limit", *(f"{stage}_{number}" for stage in STAGES
+                                          for number in ("samples", "p50", "p99", "p999", "max"))]))}
 REASONS = {1: "window", 2: "ahead", 3: "budget", 4: "too_slow", 5: "epoch", 6: "malformed"}
 
 

@@ -6,6 +6,7 @@ use tickcast_reliability::control::{
     MirrorRefused, Mirroring, Progress, Refused, RemoteAccess, Status,
 };
 use tickcast_reliability::types::{RecordNumber, SequenceRange};
+use tickcast_subscriber::Stage;
 
 use super::records::date;
 use super::shown::Expected;
@@ -193,6 +194,19 @@ fn show(message: &Message<'_>, body: &[u8], expected: &mut Expected) {
             expected.text(&field("number"), of.number);
             expected.bytes(&field("key"), of.key.bytes());
             expected.bytes(&field("later_fields"), &body[48..]);
+        }
+        Message::Latency(report) => {
+            let words = report.to_words();
+            expected.text(&field("interval"), words[0]);
+            let unknown = report.clock_limit.is_none().then_some("unknown");
+            expected.maybe_noted(&field("clock_limit"), words[1], unknown);
+            let numbers = ["samples", "p50", "p99", "p999", "max"];
+            for (stage, words) in Stage::ALL.iter().zip(words[2..].as_chunks::<5>().0) {
+                for (number, word) in numbers.iter().zip(words) {
+                    expected.text(&field(&format!("{}_{number}", stage.name())), word);
+                }
+            }
+            expected.bytes(&field("later_fields"), &body[216..]);
         }
         Message::MirrorRefused(refused) => {
             let MirrorRefused {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tickcast_reliability::control::{
     Announced, ChannelName, ChannelOffer, FanOutOffer, Grant, HeartbeatLimits, History, Instrument,
-    Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress,
-    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start,
-    Status, UdpLine, VerbsLine, Welcome,
+    Join, JoinChannel, LatencyReport, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass,
+    Progress, Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer,
+    Start, Status, UdpLine, VerbsLine, Welcome,
 };
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
@@ -339,6 +339,7 @@ pub(super) fn to_publisher() -> Vec<u8> {
             key: 0x0012_36ab,
         },
     };
+    let latency = LatencyReport::from_words(&std::array::from_fn(|at| 7_000 + at as u64));
     let many = (1..=256).map(|n| range(3 * n, 3 * n + 1)).collect();
     frames(&[
         (CONNECTION, join(Purpose::Repair, channels)),
@@ -368,6 +369,8 @@ pub(super) fn to_publisher() -> Vec<u8> {
         (CHANNEL, nack(NackClass::Repair, vec![])),
         (CHANNEL, Message::Progress(progress)),
         (CHANNEL, Message::Mirror(mirroring)),
+        (CHANNEL, Message::Latency(Box::new(latency))),
+        (CHANNEL, Message::Latency(Box::default())),
         (CONNECTION, Message::Leave),
     ])
 }
@@ -486,6 +489,7 @@ fn welcome() -> Welcome {
         gid: sender.to_ipv6_mapped(),
     };
     Welcome {
+        latency: false,
         wire_version: 1,
         publisher: "nyc-1".into(),
         session: u64::MAX,

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use super::report::Report;
 use processes::{Watched, published_at};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::seconds;
@@ -48,6 +49,10 @@ pub(crate) struct Args {
     /// Write the results of the publisher and all subscribers to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Write the latency of the first eight subscribers, and the verdict, to this file, as a page of
+    /// `tickcast report`.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// The publisher to run [default: tickcast-publisher beside this program].
     #[arg(long, value_name = "FILE")]
     publisher_bin: Option<PathBuf>,
@@ -80,7 +85,9 @@ const END_PATIENCE: Duration = Duration::from_secs(120);
 /// returns it if the timeout passes, or if a signal arrives.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let stop = Stop::on_signals()?;
-    args.summary.as_deref().map_or(Ok(()), check_writable)?;
+    for file in [&args.summary, &args.report].into_iter().flatten() {
+        check_writable(file)?;
+    }
     let folder = Folder::new("demo", args.keep_logs.as_deref())?;
     let seed = args.fault_config()?.seed;
     let (mut publisher, ready) = start_publisher(args, folder.path(), &stop)?;
@@ -98,6 +105,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     output.flush()?;
     if let Some(path) = &args.summary {
         write_json(path, &verdict)?;
+    }
+    if let Some(path) = &args.report {
+        let mut report = Report::default();
+        for subscriber in &subscribers {
+            let log = folder.path().join(subscriber.file("hlog"));
+            report.add_log(subscriber.process.name.clone(), &log)?;
+        }
+        let lines = verdict.to_string().lines().map(str::to_owned).collect();
+        report.add_account("demo".into(), lines);
+        report.write(path)?;
     }
     if code != 0 && !verdict.explains_publisher() {
         let how = format_args!("ended with {code}, and its summary does not give the reason");
@@ -223,6 +240,14 @@ fn start_subscriber(
     command.arg("--connect").arg(control.to_string());
     command.arg("--plan").arg(&plan);
     command.arg("--summary").arg(&summary);
+    if args.report.is_some() {
+        let log = folder.join(format!("{name}.hlog"));
+        forget(&log)?;
+        command
+            .arg("--hlog")
+            .arg(&log)
+            .args(["--hlog-interval-s", "1"]);
+    }
     for (channel, _) in setting::CHANNELS {
         command.arg("--channel").arg(channel);
     }

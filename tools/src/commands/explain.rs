@@ -21,9 +21,11 @@ use tickcast_reliability::delivery::Item;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
+use super::report::Report as Page;
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::support::files::check_writable;
 use tickcast_tools::support::output::{Output, unknown_to_null};
-use tickcast_tools::support::plain::listed;
+use tickcast_tools::support::plain::{Plain, listed};
 
 /// The journals, and the part of them to report.
 #[derive(Debug, clap::Args)]
@@ -43,8 +45,11 @@ pub(crate) struct Args {
     #[arg(long)]
     replay: bool,
     /// Print JSON, one object per journal.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "report")]
     json: bool,
+    /// Also write the account of each journal to this file, as a page of `tickcast report`.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 /// Reported time before and after `--at`.
@@ -81,6 +86,7 @@ struct Verdict {
 /// - two files hold the same journal;
 /// - no journal has the requested time or gap.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
+    args.report.as_deref().map_or(Ok(()), check_writable)?;
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
     refuse_twice(&args.files, &recordings)?;
@@ -89,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
     let (mut any_gap, mut any_inside) = (args.gap.is_none(), at.is_none());
-    let mut gaps = BTreeSet::new();
+    let (mut gaps, mut page) = (BTreeSet::new(), Page::default());
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, unexplained, verdict) = replayed(recording, explanation, args.replay);
         // A single gap is reported without the totals.
@@ -139,14 +145,18 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
                 }
             }
         }
-        for line in lines {
+        lines.extend(verdict.map(|verdict| verdict.words));
+        for line in &lines {
             output.line(line)?;
         }
-        if let Some(verdict) = verdict {
-            output.line(verdict.words)?;
+        if args.report.is_some() {
+            page.add_account(Plain(file.display()).to_string(), lines);
         }
     }
     output.flush()?;
+    if let Some(path) = &args.report {
+        page.write(path)?;
+    }
     if !any_inside {
         let text = args.at.as_deref().unwrap_or_default();
         return Err(ToolError::Usage(format!(
@@ -440,6 +450,7 @@ mod tests {
                 gap: Some(gap),
                 replay: false,
                 json: false,
+                report: None,
             })
         };
         let refused = |gap, at| {

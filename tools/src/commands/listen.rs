@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use tickcast_publisher::internal::http::{Hosts, MetricsPort};
 use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
     ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, RepairOrder, Start,
@@ -237,8 +236,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut subscriber = describe(args, &faults)?.build().map_err(wrong)?;
     let stop = Stop::on_signals()?;
-    // Until this function ends.
-    let _port = metrics_port(args, &subscriber)?;
+    if let Some(address) = subscriber.monitor().metrics_address() {
+        // Without a reader of standard error, the port is useful all the same.
+        let _ = writeln!(stderr(), "metrics at http://{address}/metrics");
+    }
     if let Some(core) = args.core {
         pin_to(Core(core)).map_err(|error| ToolError::Usage(error.to_string()))?;
     }
@@ -260,24 +261,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         (_, Some(problem)) => Err(ToolError::Problem(problem)),
         (_, None) => Ok(Exit::whole_if(!found)),
     }
-}
-
-/// Serves the subscriber's metrics, if that is asked for. The first line on standard error names the address.
-fn metrics_port(args: &Args, subscriber: &Subscriber) -> Result<Option<MetricsPort>, ToolError> {
-    let Some(address) = args.metrics else {
-        return Ok(None);
-    };
-    let monitor = subscriber.monitor();
-    let hosts = Hosts::new(&args.metrics_hosts);
-    let port = MetricsPort::open(address, hosts, move |format| monitor.metrics_text(format));
-    let port = port.map_err(|error| {
-        ToolError::Usage(format!(
-            "--metrics can't listen at {address}: {error}; give another port, or 0 for any"
-        ))
-    })?;
-    // Without a reader of standard error, the port is useful all the same.
-    let _ = writeln!(stderr(), "metrics at http://{}/metrics", port.address());
-    Ok(Some(port))
 }
 
 /// Polls until the session ends or a stop condition is met.
@@ -360,6 +343,7 @@ fn describe(
     let mut builder = Subscriber::builder(&args.connect)
         .source_specific(!args.any_sender)
         .gro(!args.no_gro)
+        .latency_reports(true)
         .transport(args.transport.into())
         .receive_depth(args.receive_depth)
         .repair_traffic_class(args.repair_traffic_class)
@@ -369,6 +353,12 @@ fn describe(
     }
     if let Some(name) = &args.name {
         builder = builder.name(name);
+    }
+    if let Some(address) = args.metrics {
+        builder = builder.metrics_listen(address);
+    }
+    for name in &args.metrics_hosts {
+        builder = builder.metrics_host(name);
     }
     if let Some((path, bytes)) = &args.journal {
         builder = builder.journal(path, *bytes);

@@ -13,6 +13,7 @@ use tickcast_hlog::{ClockOffset, each_interval};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::files::{check_writable, open_regular, write_text};
 
+use page::LETTERS;
 use series::{Comparison, Log};
 
 /// The logs and the page.
@@ -32,17 +33,59 @@ pub(crate) struct Args {
 /// Returns [`ToolError`] if a log can't be read or has no interval, or the page can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     check_writable(&args.out)?;
-    let logs = args.logs.iter().map(|path| read(path));
-    let logs = logs.collect::<Result<Vec<_>, _>>()?;
-    let (logs, clocks): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
-    let comparison = Comparison::of(logs);
-    let names: Vec<_> = args
-        .logs
-        .iter()
-        .map(|it| it.display().to_string())
-        .collect();
-    write_text(&args.out, &page::page(&names, &clocks, &comparison))?;
+    let mut report = Report::default();
+    for path in &args.logs {
+        report.add_log(path.display().to_string(), path)?;
+    }
+    report.write(&args.out)?;
     Ok(Exit::Whole)
+}
+
+/// A report before it is written: the latency of interval logs, and accounts of losses.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    names: Vec<String>,
+    logs: Vec<Log>,
+    clocks: Vec<Option<ClockOffset>>,
+    accounts: Vec<Account>,
+}
+
+/// An account of losses: a heading, and its lines.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) heading: String,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Report {
+    /// Adds an interval log under this name. Logs beyond [`LETTERS`] are left out.
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the log can't be read or has no interval.
+    pub(crate) fn add_log(&mut self, name: String, path: &Path) -> Result<(), ToolError> {
+        if self.logs.len() < LETTERS.len() {
+            let (log, clock) = read(path)?;
+            self.names.push(name);
+            self.logs.push(log);
+            self.clocks.push(clock);
+        }
+        Ok(())
+    }
+
+    /// Adds an account of losses below the latency.
+    pub(crate) fn add_account(&mut self, heading: String, lines: Vec<String>) {
+        self.accounts.push(Account { heading, lines });
+    }
+
+    /// Writes the page to this file.
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the page can't be written.
+    pub(crate) fn write(self, out: &Path) -> Result<(), ToolError> {
+        let comparison = Comparison::of(self.logs);
+        let page = page::page(&self.names, &self.clocks, &comparison, &self.accounts);
+        write_text(out, &page)
+    }
 }
 
 /// Returns the contents of a log, and the worst offset of the clocks.

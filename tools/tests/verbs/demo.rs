@@ -44,6 +44,24 @@ const FAULTS: [&str; 10] = [
 ];
 
 #[test]
+fn report_of_demo_has_latency_and_verdict_of_subscribers() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let more = ["--records", "4000", "--subscribers", "2", "--report"];
+    let (done, _) = demo(&[&more[..], &[page.to_str().unwrap()]].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let page = std::fs::read_to_string(&page).unwrap();
+    for part in [
+        "A: s1,",
+        "B: s2,",
+        "/sealed_to_delivered</h2>",
+        "Whole: every record reached every subscriber",
+    ] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+}
+
+#[test]
 fn subscribers_reach_digest_on_any_network() {
     for seed in ["1", "2"] {
         let more = ["--records", "4000", "--seed", seed, "--subscribers", "2"];

@@ -67,6 +67,16 @@ fn killed_listeners_journal_names_every_injected_loss() {
     signal(listener.child().id(), "KILL");
     drop(listener);
     publisher.end();
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("losses.html");
+    let done = run(&["explain", record.path(), "--report", page.to_str().unwrap()]);
+    let written = std::fs::read_to_string(&page).unwrap();
+    for line in text(&done.stdout).lines() {
+        let line = line.replace('&', "&amp;").replace('<', "&lt;");
+        let line = line.replace('>', "&gt;").replace('"', "&quot;");
+        assert!(written.contains(&line), "no {line} in {written}");
+    }
+    assert!(written.contains("<h1>Losses</h1>") && !written.contains("<svg"));
     let (reported, code) = explained(&["--replay"], &record.0);
     assert_eq!(code, Some(0), "all of it came after all: {reported}");
     assert_eq!(

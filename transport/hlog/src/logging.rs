@@ -2,12 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tickcast_reliability::types::Counter;
 use tickcast_transport_base::host::clock::{Clock, SystemClock};
+use tickcast_transport_base::host::periodic_thread::PeriodicThread;
 
 use crate::clock::ClockOffset;
 use crate::log::{IntervalLog, Series};
@@ -15,9 +14,7 @@ use crate::log::{IntervalLog, Series};
 /// A running thread that writes an interval log. Dropping it writes the last interval, and waits for that.
 #[derive(Debug)]
 pub struct IntervalLogging {
-    /// The thread ends when this is dropped.
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: PeriodicThread,
 }
 
 impl IntervalLogging {
@@ -32,38 +29,11 @@ impl IntervalLogging {
         failed: Arc<Counter>,
         mut totals: impl FnMut() -> (Vec<Series>, Option<ClockOffset>) + Send + 'static,
     ) -> io::Result<Self> {
-        let (stop, stopped) = sync_channel(0);
-        let thread = Builder::new().name("interval-log".into()).spawn(move || {
-            let mut next = Instant::now() + interval;
-            loop {
-                let left = next.saturating_duration_since(Instant::now());
-                let is_over = stopped.recv_timeout(left) != Err(RecvTimeoutError::Timeout);
-                let (all, offset) = totals();
-                log.note_clock(offset);
-                log.write(SystemClock.utc(), all, &failed);
-                if is_over {
-                    return;
-                }
-                // After a pause of the host, one line covers the pause.
-                next = (next + interval).max(Instant::now());
-            }
+        let thread = PeriodicThread::start("interval-log", interval, move || {
+            let (all, offset) = totals();
+            log.note_clock(offset);
+            log.write(SystemClock.utc(), all, &failed);
         })?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for IntervalLogging {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!(
-                "the thread of the interval log has panicked; its last lines are missing"
-            );
-        }
+        Ok(Self { _thread: thread })
     }
 }

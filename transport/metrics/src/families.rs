@@ -1,7 +1,8 @@
 //! The table of all metrics: each family's name, and the counters that feed it.
 //!
 //! A name says its type and unit: a counter ends in `_total`, bytes in `_bytes`, time in `_seconds`.
-//! Counters of time are in microseconds. docs/METRICS.md is generated from this table.
+//! Counters of time are in microseconds, or in nanoseconds if their name ends in `_ns`. docs/METRICS.md is
+//! generated from this table.
 
 /// The labels of a counter that tell it apart from the others of its family.
 pub type OwnLabels = &'static [(&'static str, &'static str)];
@@ -227,6 +228,7 @@ pub static PUBLISHER: Part = Part {
         one("cursors_leased", "cursors_live"),
         one("joins_rejected_total", "joins_rejected"),
         one("unknown_sessions_total", "unknown_sessions"),
+        one("latency_reports_refused_total", "latency_reports_refused"),
         // Channels.
         one("sealed_sequence", "sealed_sequence"),
         one("oldest_sequence", "oldest_sequence"),
@@ -484,6 +486,26 @@ pub static PUBLISHER: Part = Part {
         one("subscriber_sequence", "subscriber_sequence"),
         one("subscriber_lag_sequences", "subscriber_lag"),
         one("subscriber_lost_records_total", "subscriber_lost_records"),
+        by!(
+            "subscriber_latency_seconds",
+            "quantile",
+            "Seconds of latency by stage in a subscriber's last interval, as it reports itself; 1 is the longest.",
+            [
+                "subscriber_latency_p50_ns" => "0.5",
+                "subscriber_latency_p99_ns" => "0.99",
+                "subscriber_latency_p999_ns" => "0.999",
+                "subscriber_latency_max_ns" => "1",
+            ]
+        ),
+        one("subscriber_latency_samples", "subscriber_latency_samples"),
+        one(
+            "subscriber_latency_supported",
+            "subscriber_latency_supported",
+        ),
+        one(
+            "subscriber_clock_difference_seconds",
+            "subscriber_clock_difference_ns",
+        ),
     ],
 };
 

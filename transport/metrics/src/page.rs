@@ -163,6 +163,7 @@ impl Exemplar {
 #[derive(Debug)]
 enum Value {
     Number(u64),
+    Nanoseconds(u64),
     Times(Box<TimeBuckets>),
 }
 
@@ -202,6 +203,7 @@ impl Entry {
         let mut help = self.help.replace(" (a gauge)", "");
         if unit == Some(Unit::Seconds) {
             help = help.replace("Microseconds", "Seconds");
+            help = help.replace("Nanoseconds", "Seconds");
         }
         let mut encoder = encoder.encode_descriptor(&name, &help, unit.as_ref(), kind)?;
         for series in &self.series {
@@ -212,6 +214,9 @@ impl Entry {
             let encoder = encoder.encode_family(&labels)?;
             match (&series.value, &unit) {
                 (Value::Times(times), _) => times.encode(encoder)?,
+                (Value::Nanoseconds(ns), _) => {
+                    self.encode_value(encoder, *ns as f64 / 1e9, None)?;
+                }
                 (Value::Number(us), Some(Unit::Seconds)) => {
                     self.encode_value(encoder, *us as f64 / 1e6, None)?;
                 }
@@ -248,7 +253,7 @@ impl Entry {
     fn exemplars(&self) -> Option<(String, Vec<Option<Exemplar>>)> {
         self.series.iter().find_map(|series| match series.value {
             Value::Times(_) => series.exemplar,
-            Value::Number(_) => None,
+            Value::Number(_) | Value::Nanoseconds(_) => None,
         })?;
         let of = |series: &Series| {
             let of_value = series.exemplar.map(|it| (bucket_of_s(it.value), it));
@@ -297,7 +302,10 @@ impl Page {
             return;
         };
         let family = &part.families[at];
-        let value = Value::Number(value);
+        let value = match counter.ends_with("_ns") {
+            true => Value::Nanoseconds(value),
+            false => Value::Number(value),
+        };
         self.entry(part, family, meaning).series.push(Series {
             place: place.clone(),
             own,

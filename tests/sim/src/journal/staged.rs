@@ -131,6 +131,7 @@ impl JournalStage {
             heartbeats: HeartbeatLimits::default(),
         };
         let welcome = Welcome {
+            latency: false,
             wire_version: 1,
             publisher: "staged".into(),
             session: 1,

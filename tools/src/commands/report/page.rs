@@ -3,23 +3,29 @@
 use std::fmt::Write;
 
 use tickcast_hlog::ClockOffset;
+use tickcast_subscriber::Stage;
 use tickcast_tools::support::table::{span, thousands};
 
+use super::Account;
 use super::plot::{Line, Plot};
 use super::series::{COMPARED, Comparison, Row, SAMPLES_MIN, Side};
 use super::statistics::{SIGNIFICANCE, VALUES_MIN, Verdict, median};
 
-const STYLE: &str = ":root{color-scheme:light dark;--a:#0b62c4;--b:#c2410c;--line:#8884}\
-@media(prefers-color-scheme:dark){:root{--a:#6cb2ff;--b:#ff9a5c}}\
+const STYLE: &str = ":root{color-scheme:light dark;--a:#0b62c4;--b:#c2410c;--c:#15803d;--d:#7e22ce;--e:#b45309;\
+--f:#0e7490;--g:#be123c;--h:#4d7c0f;--line:#8884}\
+@media(prefers-color-scheme:dark){:root{--a:#6cb2ff;--b:#ff9a5c;--c:#5fd38d;--d:#c792ff;--e:#f5c04e;--f:#5fd0e0;\
+--g:#ff8ba0;--h:#b5d95b}}\
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
 table{border-collapse:collapse;margin:.6rem 0;font-size:.9rem;font-variant-numeric:tabular-nums}\
 td,th{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:right}\
 td:first-child,th:first-child{text-align:left}h2{margin-top:2.4rem}.differs{font-weight:600}\
 .scroll{overflow-x:auto}svg{max-width:100%;height:auto;display:block}svg text{font-size:12px;fill:currentColor}\
-.grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.6}.a{stroke:var(--a)}.b{stroke:var(--b)}\
-circle.a{fill:var(--a)}circle.b{fill:var(--b)}.p99{stroke-dasharray:6 3}.max{stroke-dasharray:1.5 3}\
-.key b{display:inline-block;width:1.6rem;border-top:3px solid;margin:0 .4rem .25rem 0}\
-.key .a{border-color:var(--a)}.key .b{border-color:var(--b)}";
+.grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.6}.p99{stroke-dasharray:6 3}.max{stroke-dasharray:1.5 3}\
+pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}\
+.key b{display:inline-block;width:1.6rem;border-top:3px solid;margin:0 .4rem .25rem 0}";
+
+/// The names of the logs of one page.
+pub(super) const LETTERS: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];
 
 /// The percentiles of the table.
 const QUANTILES: [(&str, f64); 5] = [
@@ -36,19 +42,53 @@ const POINTS_A_NINE: i32 = 20;
 /// Points of a curve over time. Longer logs show the worst interval of several.
 const POINTS_MAX: usize = 600;
 
-/// Returns the page of one log, or of two side by side.
-pub(crate) fn page(
+/// Returns the page of some logs side by side, and of accounts of losses.
+pub(super) fn page(
     names: &[String],
     clocks: &[Option<ClockOffset>],
     comparison: &Comparison,
+    accounts: &[Account],
 ) -> String {
+    let colours = LETTERS.map(|letter| {
+        let class = letter.to_lowercase();
+        format!(
+            ".{class}{{stroke:var(--{class})}}circle.{class}{{fill:var(--{class})}}\
+             .key .{class}{{border-color:var(--{class})}}"
+        )
+    });
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>tickcast report</title>\
-         <style>{STYLE}</style></head><body>\n<h1>Latency by channel and stage</h1>\n<p class=\"key\">"
+         <style>{STYLE}{}</style></head><body>\n",
+        colours.concat()
     );
+    if !names.is_empty() {
+        latency(&mut out, names, clocks, comparison);
+    }
+    if !accounts.is_empty() {
+        out.push_str("<h1>Losses</h1>\n");
+    }
+    for Account { heading, lines } in accounts {
+        let (heading, lines) = (escaped(heading), escaped(&lines.join("\n")));
+        let _ = writeln!(
+            out,
+            "<section><h2>{heading}</h2>\n<pre tabindex=\"0\">{lines}</pre></section>"
+        );
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+/// Adds the latency of the logs.
+fn latency(
+    out: &mut String,
+    names: &[String],
+    clocks: &[Option<ClockOffset>],
+    comparison: &Comparison,
+) {
+    out.push_str("<h1>Latency by channel and stage</h1>\n<p class=\"key\">");
     let logs = names.iter().zip(clocks).zip(&comparison.spans);
-    for (letter, ((name, clock), span)) in ["A", "B"].iter().zip(logs) {
+    for (letter, ((name, clock), span)) in LETTERS.iter().zip(logs) {
         let (class, s) = (letter.to_lowercase(), span.as_secs_f64());
         let name = escaped(name);
         let _ = writeln!(
@@ -59,13 +99,11 @@ pub(crate) fn page(
     }
     out.push_str("</p>\n");
     if names.len() == 2 {
-        method(&mut out, comparison.verdicts);
+        method(out, comparison.verdicts);
     }
     for row in &comparison.rows {
-        section(&mut out, row, clocks);
+        section(out, row, clocks);
     }
-    out.push_str("</body></html>\n");
-    out
 }
 
 fn method(out: &mut String, verdicts: usize) {
@@ -92,12 +130,11 @@ fn differing(clock: Option<ClockOffset>) -> String {
     format!("; the publisher's clock is ahead by {sign}{offset}, ± {error} (the worst interval)")
 }
 
-/// Stages that begin by the publisher's clock and end by the subscriber's.
-const BETWEEN_HOSTS: [&str; 2] = ["/sealed_to_delivered", "/replayed"];
-
 /// Returns the latency of a stage below which the clocks of a log support no number.
 fn unsupported_below(tag: &str, clock: Option<ClockOffset>) -> u64 {
-    let is_between = BETWEEN_HOSTS.iter().any(|stage| tag.ends_with(stage));
+    let (_, name) = tag.rsplit_once('/').unwrap_or_default();
+    let mut between = Stage::ALL.into_iter().filter(|it| it.compares_clocks());
+    let is_between = between.any(|it| it.name() == name);
     clock
         .filter(|_| is_between)
         .map_or(0, |clock| clock.limit_ns())
@@ -155,7 +192,8 @@ fn table(out: &mut String, row: &Row, clocks: &[Option<ClockOffset>]) {
     }
     out.push_str("<th>max</th></tr>\n");
     for (letter, side) in sides(row) {
-        let clock = clocks.get(usize::from(letter == "B")).copied().flatten();
+        let at = LETTERS.iter().position(|it| *it == letter);
+        let clock = at.and_then(|at| clocks.get(at).copied().flatten());
         let least = unsupported_below(&row.tag, clock);
         let total = &side.total;
         let (samples, intervals) = (thousands(total.len()), side.points.len());
@@ -184,7 +222,7 @@ fn table(out: &mut String, row: &Row, clocks: &[Option<ClockOffset>]) {
 }
 
 fn sides(row: &Row) -> impl Iterator<Item = (&'static str, &Side)> {
-    let all = ["A", "B"].into_iter().zip(&row.sides);
+    let all = LETTERS.into_iter().zip(&row.sides);
     all.filter_map(|(letter, side)| Some((letter, side.as_ref()?)))
 }
 
@@ -292,6 +330,7 @@ mod tests {
             &["a.hlog".into(), "<b>.hlog".into()],
             &[None, None],
             &comparison,
+            &[],
         );
         for (letter, side) in ["A", "B"].iter().zip(&comparison.rows[1].sides) {
             let total = &side.as_ref().unwrap().total;
@@ -330,13 +369,17 @@ mod tests {
             })
         };
         let names = ["a".into(), "b".into()];
-        let marks = |clocks: &[_]| page(&names, clocks, &comparison).matches(" ?</td>").count();
+        let marks = |clocks: &[_]| {
+            page(&names, clocks, &comparison, &[])
+                .matches(" ?</td>")
+                .count()
+        };
         assert_eq!(marks(&[None, None]), 0);
         assert_eq!(marks(&[clock(-4_000, 500), clock(0, 0)]), 0);
         // The minimum, five percentiles and the maximum of the stage between hosts.
         assert_eq!(marks(&[None, clock(-4_000, 2_000)]), 7);
         assert_eq!(marks(&[clock(9_000, 0), clock(0, 9_000)]), 14);
-        let page = page(&names, &[None, clock(-4_000, 2_000)], &comparison);
+        let page = page(&names, &[None, clock(-4_000, 2_000)], &comparison, &[]);
         assert!(page.contains("ahead by -4.0 us, ± 2.0 us"), "{page}");
         assert_eq!(page.matches("<p>? The clocks").count(), 1);
     }
@@ -344,11 +387,44 @@ mod tests {
     #[test]
     fn page_of_one_log_makes_no_comparison() {
         let comparison = Comparison::of(vec![contents(&log("all/repair", 5_000))]);
-        let page = page(&["a.hlog".into()], &[None], &comparison);
+        let page = page(&["a.hlog".into()], &[None], &comparison, &[]);
         assert!(
             !page.contains("noise") && page.contains("<td>4,000</td>"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn page_has_a_row_and_a_colour_for_each_of_many_logs() {
+        let logs = (0..8).map(|n| contents(&log("all/repair", 5_000 + n)));
+        let comparison = Comparison::of(logs.collect());
+        let names: Vec<_> = (1..=8).map(|n| format!("s{n}")).collect();
+        let page = page(&names, &[None; 8], &comparison, &[]);
+        for (name, letter) in names.iter().zip(LETTERS) {
+            assert_eq!(numbers(&page, "all/repair", letter).len(), 7, "{letter}");
+            let class = letter.to_lowercase();
+            assert!(page.contains(&format!("class=\"{class}\"></b>{letter}: {name},")));
+            assert!(
+                page.contains(&format!(".{class}{{stroke:"))
+                    && page.contains(&format!("--{class}:#"))
+            );
+        }
+        assert!(!page.contains("noise"), "only two logs are compared");
+    }
+
+    #[test]
+    fn accounts_of_losses_are_escaped_and_need_no_latency() {
+        let account = Account {
+            heading: "<b>.journal".into(),
+            lines: vec!["gap 1".into(), "lost & <gone>".into()],
+        };
+        let page = page(&[], &[], &Comparison::of(Vec::new()), &[account]);
+        assert!(page.contains("<h2>&lt;b&gt;.journal</h2>"), "{page}");
+        assert!(
+            page.contains("gap 1\nlost &amp; &lt;gone&gt;</pre>"),
+            "{page}"
+        );
+        assert!(!page.contains("Latency by channel"), "{page}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::status::{InputLine, Loss, Losses, Status};
+use super::status::{InputLine, Loss, Losses, ReportedLatency, Status};
 
 /// Rates kept for the sparkline of a publisher.
 pub(crate) const RATES_MAX: usize = 60;
@@ -103,6 +103,8 @@ pub(crate) struct SubscriberRow {
     /// Losses not settled yet.
     pub(crate) open: usize,
     pub(crate) lost_records: u64,
+    /// Its latency in its last interval; `None` where it reports none.
+    pub(crate) latency: Option<ReportedLatency>,
     /// The last losses, oldest first.
     pub(crate) losses: Vec<Loss>,
 }
@@ -356,6 +358,7 @@ impl Watched {
                 lag_ms,
                 open: losses.iter().filter(|it| it.outcome == "open").count(),
                 lost_records: it.lost_records,
+                latency: it.latency.clone(),
                 losses,
             });
         }
@@ -411,6 +414,8 @@ pub(crate) mod tests {
         // 5 sequences at 100 sequences a second.
         assert_eq!((subscriber.lag, subscriber.lag_ms), (5, Some(50.0)));
         assert_eq!((subscriber.losses.len(), subscriber.open), (2, 1));
+        let latency = subscriber.latency.as_ref().and_then(|it| it.delivered());
+        assert_eq!(latency.map(|it| it.p99_ns), Some(21_000));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tickcast_tools::support::table::{span, thousands};
 use super::latency::LatencyRow;
 use super::model::{Model, Rows, SubscriberRow};
 use super::status::Loss;
+use super::status::{ReportedLatency, ReportedStage};
 
 /// Rows of each table but that of the subscribers.
 const ROWS_MAX: usize = 8;
@@ -444,6 +445,7 @@ fn subscribers(shown: &[&SubscriberRow]) -> Grid {
         ("DGR/S", 11),
         ("LAG", 9),
         ("LAG MS", 9),
+        ("P99", 11),
         ("OPEN", 5),
         ("LOST RECORDS", 13),
         ("", 8),
@@ -463,6 +465,8 @@ fn subscribers(shown: &[&SubscriberRow]) -> Grid {
             thousands(row.lag),
             row.lag_ms
                 .map_or_else(|| "-".into(), |ms| format!("{ms:.1}")),
+            (row.latency.as_ref().and_then(ReportedLatency::delivered))
+                .map_or_else(|| "-".into(), |it| marked(it.p99_ns, it)),
             row.open.to_string(),
             thousands(row.lost_records),
             state.into(),
@@ -473,8 +477,40 @@ fn subscribers(shown: &[&SubscriberRow]) -> Grid {
     grid
 }
 
+/// Returns a latency of this stage, with a mark if the clocks of the two hosts do not support it.
+fn marked(ns: u64, of: &ReportedStage) -> String {
+    let mark = if of.supported { "" } else { " ?" };
+    format!("{}{mark}", span(ns))
+}
+
+/// Returns the latency that a subscriber reports, by stage.
+fn stages(row: &SubscriberRow) -> Grid {
+    let mut grid = Grid::new(&[
+        ("STAGE", 28),
+        ("SAMPLES", 11),
+        ("P50", 12),
+        ("P99", 12),
+        ("P99.9", 12),
+        ("MAX", 0),
+    ]);
+    for of in row.latency.iter().flat_map(|it| &it.stages) {
+        let spans = [of.p50_ns, of.p99_ns, of.p999_ns, of.max_ns].map(|ns| marked(ns, of));
+        let cells = [plain(&of.stage), thousands(of.samples)];
+        grid.push(false, cells.into_iter().chain(spans).collect());
+    }
+    grid
+}
+
+/// Draws the latency and the losses of one subscriber.
 fn draw_losses(frame: &mut Frame<'_>, area: Rect, row: &SubscriberRow) {
-    let [head, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
+    let stages = stages(row);
+    let [head, of_stages, body] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(stages.height()),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    stages.draw(frame, of_stages, None);
     let title = format!(
         "{} on channel {} of {}: {} records lost; its last losses, newest first",
         plain(&row.name),
@@ -586,7 +622,7 @@ mod tests {
         holds(source, &["41,000", "2", "7"]);
         holds(
             line(&screen, "risk-1"),
-            &["equities", "4,095", "5", "12", "0"],
+            &["equities", "4,095", "5", "12", "0", "21.0", "?"],
         );
         let latency = line(&screen, "equities/repair");
         holds(latency, &["1,234", "5.0", "9.0", "10.0", "▁▄█"]);
@@ -624,6 +660,8 @@ mod tests {
             line(&losses, "90-92"),
             &["2026-11-24T14:30:00.000000Z", "2", "1.25"],
         );
+        let stage = line(&losses, "sealed_to_delivered");
+        holds(stage, &["678", "3.0", "21.0", "34.0", "55.0", "?"]);
         let [newest, oldest] = ["90-92", "40-42"].map(|it| losses.find(it).unwrap());
         assert!(newest < oldest);
         screen.press(KeyCode::Esc, &rows);

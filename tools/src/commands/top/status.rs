@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tickcast_subscriber::Stage;
 use tickcast_tools::support::plain::Plain;
 
 /// Maximum number of entries of one list that are shown; a page beyond it is refused.
@@ -145,6 +146,39 @@ pub(crate) struct Subscriber {
     pub(crate) heard: u64,
     pub(crate) lag: u64,
     pub(crate) lost_records: u64,
+    /// Absent before its first report, and from a publisher that takes none.
+    #[serde(default)]
+    pub(crate) latency: Option<ReportedLatency>,
+}
+
+/// The latency of a subscriber on one channel in its last interval, as it reports itself.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub(crate) struct ReportedLatency {
+    pub(crate) interval_ns: u64,
+    /// The clocks differ by at most this; `None` when unknown.
+    pub(crate) clock_limit_ns: Option<u64>,
+    pub(crate) stages: Vec<ReportedStage>,
+}
+
+/// A stage of a subscriber's latency.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub(crate) struct ReportedStage {
+    pub(crate) stage: String,
+    pub(crate) samples: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p999_ns: u64,
+    pub(crate) max_ns: u64,
+    /// Whether the clocks support these numbers.
+    pub(crate) supported: bool,
+}
+
+impl ReportedLatency {
+    /// Returns the stage from the sealed datagram to the application.
+    pub(crate) fn delivered(&self) -> Option<&ReportedStage> {
+        let mut all = self.stages.iter();
+        all.find(|it| it.stage == Stage::SealedToDelivered.name())
+    }
 }
 
 impl Status {
@@ -162,6 +196,9 @@ impl Status {
         ] {
             check(PAGE, what, count)?;
         }
+        let latencies = parsed.subscribers.iter().flat_map(|it| &it.latency);
+        let stages = latencies.map(|it| it.stages.len()).sum();
+        check(PAGE, "stages of latency", stages)?;
         Ok(parsed)
     }
 }
@@ -288,6 +325,14 @@ pub(crate) mod tests {
                 "name": "risk-1", "channel": 1, "joined": true, "follows": true,
                 "sequence": records / 10 - 5, "heard": records / 10, "lag": 5,
                 "lost_records": 12,
+                "latency": {
+                    "interval_ns": 1_000_000_000, "clock_limit_ns": 4_000,
+                    "stages": [{
+                        "stage": "sealed_to_delivered", "samples": 678, "p50_ns": 3_000,
+                        "p99_ns": 21_000, "p999_ns": 34_000, "max_ns": 55_000,
+                        "supported": false,
+                    }],
+                },
             }],
         })
     }
@@ -320,12 +365,19 @@ pub(crate) mod tests {
         }
         let parse = |page: &Value| Status::parse(&page.to_string());
         assert!(parse(&page(5, 1_000)).is_ok());
+        // A publisher that takes no reports of latency has no field for them.
+        let mut older = page(5, 1_000);
+        let subscriber = older["subscribers"][0].as_object_mut().unwrap();
+        subscriber.remove("latency");
+        assert_eq!(parse(&older).unwrap().subscribers[0].latency, None);
         for (pointer, wrong) in [
             ("/epoch", json!(-1)),
             ("/published_records", json!(1e30)),
             ("/channels/0/nacked", json!("many")),
             ("/subscribers/0/lag", json!(null)),
             ("/subscribers", json!({})),
+            ("/subscribers/0/latency", json!([])),
+            ("/subscribers/0/latency/stages/0/p99_ns", json!(-1)),
         ] {
             let mut page = page(5, 1_000);
             *page.pointer_mut(pointer).unwrap() = wrong;

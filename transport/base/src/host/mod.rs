@@ -11,6 +11,7 @@ pub mod interface;
 pub mod mapping;
 pub mod memory_limit;
 pub mod nic_rings;
+pub mod periodic_thread;
 pub mod pin;
 pub mod sched;
 mod tsc;

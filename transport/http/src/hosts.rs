@@ -7,7 +7,7 @@ use rustix::system::uname;
 
 /// A host, as a header or a config names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Host {
+pub enum Host {
     /// Address in its shortest family, so that each has one form.
     Address(IpAddr),
     /// Name in lower case, without the dot at its end.
@@ -18,7 +18,7 @@ impl Host {
     /// Parses an address, with or without brackets, or a name of letters, digits, hyphens, underscores and
     /// dots. Returns `None` for anything else, and for a port.
     #[must_use]
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let inner = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
         if let Ok(address) = inner.unwrap_or(text).parse::<IpAddr>() {
             return Some(Self::Address(address.to_canonical()));

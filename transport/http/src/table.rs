@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 /// Maximum numbers of connections.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Connections in all.
-    pub(crate) total: usize,
+    pub total: usize,
     /// Connections of one peer.
-    pub(crate) per_peer: usize,
+    pub per_peer: usize,
 }
 
 /// Streams of an endpoint. They are so few that no new connection evicts one.

@@ -1,7 +1,5 @@
 //! Counts of an endpoint's connections.
 
-use std::sync::Arc;
-
 tickcast_reliability::counters! {
     /// Counters of connections to one endpoint; written by the thread that serves it.
     pub struct EndpointCounters {
@@ -19,27 +17,5 @@ tickcast_reliability::counters! {
         endpoint_open,
         /// Times that a request was answered with a refusal: a foreign Host, or no valid token.
         endpoint_denied,
-    }
-}
-
-/// Counters of all endpoints.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AllEndpointCounters {
-    /// Of the admin port.
-    pub(crate) admin: Arc<EndpointCounters>,
-    /// Of the command socket.
-    pub(crate) command_socket: Arc<EndpointCounters>,
-    /// Of the command port.
-    pub(crate) command_port: Arc<EndpointCounters>,
-}
-
-impl AllEndpointCounters {
-    /// Returns each endpoint's counters with its name.
-    pub(crate) fn each(&self) -> [(&'static str, &EndpointCounters); 3] {
-        [
-            ("admin", &self.admin),
-            ("command_socket", &self.command_socket),
-            ("command_port", &self.command_port),
-        ]
     }
 }

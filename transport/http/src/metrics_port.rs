@@ -11,9 +11,9 @@ use std::thread::{Builder, JoinHandle};
 use hyper::StatusCode;
 use tickcast_metrics::PageFormat;
 
-use crate::http::hosts::Hosts;
-use crate::http::server::{Accepts, Answer, Answering, Asked, Endpoint, Handler, Page, Server};
-use crate::http::table::Limits;
+use crate::hosts::Hosts;
+use crate::server::{Accepts, Answer, AnswerPage, Answering, Asked, Endpoint, Handler, Server};
+use crate::table::Limits;
 
 /// Connections of the port.
 const LIMITS: Limits = Limits {
@@ -24,7 +24,8 @@ const LIMITS: Limits = Limits {
 /// Serves `GET /metrics` and `GET /healthz` on a thread of its own, until it is dropped.
 ///
 /// ```
-/// use tickcast_publisher::internal::http::{EndpointAddress, Hosts, MetricsPort, ask};
+/// use tickcast_http::hosts::Hosts;
+/// use tickcast_http::{EndpointAddress, MetricsPort, ask};
 /// let page = |_format| "up 1\n".to_owned();
 /// let port = MetricsPort::open("127.0.0.1:0".parse()?, Hosts::new(&[]), page)?;
 /// let wait = std::time::Duration::from_secs(10);
@@ -103,10 +104,10 @@ impl Handler for Metrics {
         let page = match &asked.path[..] {
             "/metrics" => {
                 let format = PageFormat::accepted(&asked.accept);
-                Page::new(StatusCode::OK, format.content_type(), (self.0)(format))
+                AnswerPage::new(StatusCode::OK, format.content_type(), (self.0)(format))
             }
-            "/healthz" => Page::text(StatusCode::OK, "ok\n"),
-            _ => Page::text(StatusCode::NOT_FOUND, "try /metrics or /healthz\n"),
+            "/healthz" => AnswerPage::text(StatusCode::OK, "ok\n"),
+            _ => AnswerPage::text(StatusCode::NOT_FOUND, "try /metrics or /healthz\n"),
         };
         Box::pin(ready(Answer::from(page)))
     }

@@ -11,15 +11,15 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
-use tickcast_transport::host::files::DirectoryEntry;
+use tickcast_transport_base::host::files::DirectoryEntry;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
 
-use crate::http::JSON;
-use crate::http::address::EndpointAddress;
-use crate::http::token::Token;
+use crate::address::EndpointAddress;
+use crate::server::JSON;
+use crate::token::Token;
 
 /// Maximum length of an answer.
 const ANSWER_LEN_MAX: usize = 4 << 20;

@@ -27,20 +27,19 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use tickcast_log::LogLimit;
-use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::host::files::FileError;
+use tickcast_transport_base::host::clock::{Clock, SystemClock};
+use tickcast_transport_base::host::files::FileError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{AbortHandle, JoinError, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::http::JSON;
-use crate::http::counters::EndpointCounters;
-use crate::http::events::{AnswerBody, Event, EventStream};
-use crate::http::hosts::Hosts;
-use crate::http::listener::{Client, Connection, Listener, Stream, is_of_one_connection};
-use crate::http::table::{Limits, State, Table};
-use crate::http::token::Token;
+use crate::counters::EndpointCounters;
+use crate::events::{AnswerBody, EventStream, SentEvent};
+use crate::hosts::Hosts;
+use crate::listener::{Client, Connection, EndpointListener, Stream, is_of_one_connection};
+use crate::table::{Limits, State, Table};
+use crate::token::Token;
 
 /// Interval between two checks for the end, and pause after an error of a listener.
 const WAIT: Duration = Duration::from_millis(20);
@@ -56,6 +55,8 @@ const HEAD_LEN_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
 const BODY_LEN_MAX: usize = 16 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Content type of JSON.
+pub(crate) const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const EVENTS: &str = "text/event-stream";
 /// A browser loads nothing for an answer that is no HTML.
@@ -75,22 +76,23 @@ const LOGGED_LEN_MAX: usize = 64;
 
 /// A request that an endpoint accepted.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// The client that sent it.
-    pub(crate) client: Client,
+    pub client: Client,
     /// Path, without the query.
-    pub(crate) path: String,
+    pub path: String,
     /// Formats that the client accepts; empty where it does not say.
-    pub(crate) accept: String,
+    pub accept: String,
     /// Body of a `POST`; otherwise empty.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
 }
 
 /// Runs once the answer is written, or can't be.
-pub(crate) struct OnSent(Option<Box<dyn FnOnce() + Send>>);
+pub struct OnSent(Option<Box<dyn FnOnce() + Send>>);
 
 impl OnSent {
-    pub(crate) fn new(run: impl FnOnce() + Send + 'static) -> Self {
+    /// Returns what runs this.
+    pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(run)))
     }
 }
@@ -111,7 +113,7 @@ impl fmt::Debug for OnSent {
 
 /// The content of an answer. Clones share the body.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub struct AnswerPage {
     status: StatusCode,
     kind: &'static str,
     /// `Content-Security-Policy`: the parts that a browser may load and run for it.
@@ -119,9 +121,9 @@ pub(crate) struct Page {
     body: Bytes,
 }
 
-impl Page {
+impl AnswerPage {
     /// Creates a page in a format of its own.
-    pub(crate) fn new(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Self {
+    pub fn new(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Self {
         Self {
             status,
             kind,
@@ -131,7 +133,7 @@ impl Page {
     }
 
     /// Creates a page for browsers, which load and run for it what this `Content-Security-Policy` names.
-    pub(crate) const fn html(body: &'static str, policy: &'static str) -> Self {
+    pub const fn html(body: &'static str, policy: &'static str) -> Self {
         Self {
             status: StatusCode::OK,
             kind: HTML,
@@ -141,32 +143,31 @@ impl Page {
     }
 
     /// Creates a page of plain text.
-    pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> Self {
+    pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
         Self::new(status, TEXT, body.into())
     }
 
     /// Creates a page of JSON.
-    pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Self {
+    pub fn json(status: StatusCode, body: &impl Serialize) -> Self {
         // Serialising can't fail: keys are strings, and all numbers are valid JSON.
         Self::new(status, JSON, serde_json::to_vec(body).unwrap_or_default())
     }
 
     /// Returns the body.
-    pub(crate) const fn body(&self) -> &Bytes {
+    pub const fn body(&self) -> &Bytes {
         &self.body
     }
 
     /// Returns the status.
-    #[cfg(test)]
-    pub(crate) const fn status(&self) -> StatusCode {
+    pub const fn status(&self) -> StatusCode {
         self.status
     }
 }
 
 /// The answer to a request.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    page: Page,
+pub struct Answer {
+    page: AnswerPage,
     on_sent: Option<OnSent>,
     /// Whether snapshots follow the page's head, instead of its body.
     is_stream: bool,
@@ -174,7 +175,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// Runs `on_sent` once the page is written, or can't be.
-    pub(crate) const fn with(page: Page, on_sent: OnSent) -> Self {
+    pub const fn with(page: AnswerPage, on_sent: OnSent) -> Self {
         Self {
             page,
             on_sent: Some(on_sent),
@@ -183,23 +184,22 @@ impl Answer {
     }
 
     /// Sends the handler's snapshots as server-sent events, for as long as the peer reads them.
-    pub(crate) fn events() -> Self {
+    pub fn events() -> Self {
         Self {
-            page: Page::new(StatusCode::OK, EVENTS, String::new()),
+            page: AnswerPage::new(StatusCode::OK, EVENTS, String::new()),
             on_sent: None,
             is_stream: true,
         }
     }
 
     /// Returns the page.
-    #[cfg(test)]
-    pub(crate) const fn page(&self) -> &Page {
+    pub const fn page(&self) -> &AnswerPage {
         &self.page
     }
 }
 
-impl From<Page> for Answer {
-    fn from(page: Page) -> Self {
+impl From<AnswerPage> for Answer {
+    fn from(page: AnswerPage) -> Self {
         Self {
             page,
             on_sent: None,
@@ -209,11 +209,11 @@ impl From<Page> for Answer {
 }
 
 /// An answer that may take time.
-pub(crate) type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
+pub type Answering<'a> = Pin<Box<dyn Future<Output = Answer> + 'a>>;
 
 /// The requests that an endpoint accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accepts {
+pub enum Accepts {
     /// `GET` and `HEAD`.
     Gets,
     /// `POST` of JSON.
@@ -221,7 +221,7 @@ pub(crate) enum Accepts {
 }
 
 /// Answers the requests of an endpoint, on the thread that serves it.
-pub(crate) trait Handler: Send {
+pub trait Handler: Send {
     /// Returns the methods that it accepts.
     fn accepts(&self) -> Accepts;
 
@@ -229,35 +229,39 @@ pub(crate) trait Handler: Send {
     fn answer(&self, asked: Asked) -> Answering<'_>;
 
     /// Returns the events of one snapshot of a stream.
-    fn snapshot(&self) -> Vec<Event> {
+    fn snapshot(&self) -> Vec<SentEvent> {
         Vec::new()
     }
 }
 
 /// An endpoint.
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     /// Name for logs.
-    pub(crate) name: &'static str,
-    pub(crate) listener: Listener,
-    pub(crate) limits: Limits,
+    pub name: &'static str,
+    /// The socket that it listens at.
+    pub listener: EndpointListener,
+    /// Maximum numbers of its connections.
+    pub limits: Limits,
     /// Names under which it may be addressed over TCP.
-    pub(crate) hosts: Hosts,
+    pub hosts: Hosts,
     /// Secret that every request over TCP must carry.
-    pub(crate) token: Option<Token>,
-    pub(crate) counters: Arc<EndpointCounters>,
-    pub(crate) handler: Box<dyn Handler>,
+    pub token: Option<Token>,
+    /// Counts of its connections.
+    pub counters: Arc<EndpointCounters>,
+    /// Answers its requests.
+    pub handler: Box<dyn Handler>,
 }
 
 /// The resources of one thread to serve endpoints.
 #[derive(Debug)]
-pub(crate) struct Server(Runtime);
+pub struct Server(Runtime);
 
 impl Server {
     /// Opens the descriptors for polling. Starts no thread.
     ///
     /// # Errors
     /// Returns the system's error if the process has no descriptors left.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build();
         runtime.map(Self)
     }
@@ -266,18 +270,18 @@ impl Server {
     ///
     /// # Errors
     /// Returns the system's error if the port can't be used or polled.
-    pub(crate) fn port(&self, address: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
+    pub fn port(&self, address: SocketAddr) -> io::Result<(EndpointListener, SocketAddr)> {
         let _entered = self.0.enter();
-        Listener::port(address)
+        EndpointListener::port(address)
     }
 
     /// Listens at a Unix socket that only this user and root can open.
     ///
     /// # Errors
     /// Returns [`FileError`] if the path can't be used or polled.
-    pub(crate) fn socket(&self, path: &Path) -> Result<Listener, FileError> {
+    pub fn socket(&self, path: &Path) -> Result<EndpointListener, FileError> {
         let _entered = self.0.enter();
-        Listener::socket(path)
+        EndpointListener::socket(path)
     }
 
     /// Serves on this thread until `is_over`. Commands that are being executed then have a short time for
@@ -285,7 +289,7 @@ impl Server {
     ///
     /// # Errors
     /// Returns the panic of the task that accepted an endpoint's connections.
-    pub(crate) fn run(
+    pub fn run(
         self,
         endpoints: Vec<Endpoint>,
         is_over: impl Fn() -> bool,
@@ -328,7 +332,7 @@ struct Gate {
 }
 
 impl Gate {
-    fn of(endpoint: Endpoint) -> (Rc<Self>, Listener) {
+    fn of(endpoint: Endpoint) -> (Rc<Self>, EndpointListener) {
         let gate = Self {
             name: endpoint.name,
             hosts: endpoint.hosts,
@@ -348,7 +352,7 @@ impl Gate {
         self.handler.accepts() == Accepts::Posts && self.table.borrow().busy() > 0
     }
 
-    async fn accept_all(self: Rc<Self>, listener: Listener) {
+    async fn accept_all(self: Rc<Self>, listener: EndpointListener) {
         let mut warned = false;
         loop {
             match listener.accept().await {
@@ -406,12 +410,12 @@ impl Gate {
 
     /// Returns the answer to a request that lacks the token, or names another host. A client without the
     /// token does not learn which names are right.
-    fn denial(&self, request: &Request<Incoming>, client: &Client) -> Option<Page> {
+    fn denial(&self, request: &Request<Incoming>, client: &Client) -> Option<AnswerPage> {
         if let Some(token) = &self.token {
             let given = request.headers().get(AUTHORIZATION);
             if !given.is_some_and(|given| token.is_in(given.as_bytes())) {
                 self.log_denial(client, "it lacks the token, or has another one");
-                return Some(Page::text(
+                return Some(AnswerPage::text(
                     StatusCode::UNAUTHORIZED,
                     "the request lacks the token; send \"Authorization: Bearer\" with the contents of \
                      commands.token_file\n",
@@ -440,7 +444,7 @@ impl Gate {
             client,
             &format!("it names the host {name}; if that is this host, add it to admin_hosts"),
         );
-        Some(Page::text(
+        Some(AnswerPage::text(
             StatusCode::MISDIRECTED_REQUEST,
             "the request names another host; use this host's name or address, or add the name to \
              admin_hosts\n",
@@ -473,11 +477,11 @@ impl Gate {
             },
             (Accepts::Gets, _) => {
                 let body = "this port answers GET; a command socket or port takes commands\n";
-                return Page::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
+                return AnswerPage::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
             }
             (Accepts::Posts, _) => {
                 let body = "commands are a POST of JSON; the admin port answers GET\n";
-                return Page::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
+                return AnswerPage::text(StatusCode::METHOD_NOT_ALLOWED, body).into();
             }
         };
         at.phase.set(State::Working);
@@ -508,7 +512,7 @@ impl Gate {
         };
         if is_stream && state != State::Streaming {
             let body = "too many streams are open, from this address or in all; close one\n";
-            answer = Page::text(StatusCode::SERVICE_UNAVAILABLE, body).into();
+            answer = AnswerPage::text(StatusCode::SERVICE_UNAVAILABLE, body).into();
         }
         at.phase.set(state);
         self.table.borrow_mut().set(at.id, state);
@@ -521,7 +525,7 @@ impl Gate {
                 let taken = at.taken.clone();
                 AnswerBody::Events(EventStream::new(snapshots, self.began, taken))
             }
-            _ => AnswerBody::Page(page.body.into()),
+            _ => AnswerBody::AnswerPage(page.body.into()),
         });
         *response.status_mut() = page.status;
         let headers = response.headers_mut();
@@ -553,8 +557,8 @@ impl Gate {
 }
 
 /// Returns the body of a `POST`, or the answer to a wrong one.
-async fn posted(request: Request<Incoming>) -> Result<Bytes, Page> {
-    let wrong = |status: StatusCode, body: &str| Err(Page::text(status, format!("{body}\n")));
+async fn posted(request: Request<Incoming>) -> Result<Bytes, AnswerPage> {
+    let wrong = |status: StatusCode, body: &str| Err(AnswerPage::text(status, format!("{body}\n")));
     // A browser can't send this content type across origins without a preflight, so no web page can act
     // behind its user's back.
     let kind = request.headers().get(CONTENT_TYPE);
@@ -695,9 +699,9 @@ mod tests {
             Box::pin(ready(Answer::events()))
         }
 
-        fn snapshot(&self) -> Vec<Event> {
+        fn snapshot(&self) -> Vec<SentEvent> {
             self.0.fetch_add(1, Relaxed);
-            vec![Event {
+            vec![SentEvent {
                 name: "status",
                 body: vec![b'a'; 16 * PIPE_LEN].into(),
                 is_repeated: true,
@@ -715,7 +719,7 @@ mod tests {
             let snapshots = handler.0.clone();
             let (gate, _listener) = Gate::of(Endpoint {
                 name: "test",
-                listener: Listener::port(address).unwrap().0,
+                listener: EndpointListener::port(address).unwrap().0,
                 limits: Limits {
                     total: 8,
                     per_peer: 8,

@@ -8,11 +8,11 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use rustix::process::geteuid;
-use tickcast_transport::host::files::{DirectoryEntry, FileError, ListeningSocket};
+use tickcast_transport_base::host::files::{DirectoryEntry, FileError, ListeningSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use crate::http::table::Peer;
+use crate::table::Peer;
 
 /// Errors that end one connection before it is accepted. They pass while the listener works.
 const OF_ONE_CONNECTION: [Errno; 12] = [
@@ -40,7 +40,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
 /// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Client {
+pub enum Client {
     /// It connected over TCP.
     Remote {
         /// Its address.
@@ -86,7 +86,9 @@ pub(crate) struct Connection {
 }
 
 /// A socket whose connections a runtime accepts.
-pub(crate) enum Listener {
+pub struct EndpointListener(Kind);
+
+enum Kind {
     Port(TcpListener),
     Socket(
         UnixListener,
@@ -94,23 +96,23 @@ pub(crate) enum Listener {
     ),
 }
 
-impl Listener {
+impl EndpointListener {
     /// Listens at a TCP port within the current runtime; with port 0 the system chooses. Also returns the
     /// address with that port.
-    pub(crate) fn port(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+    pub fn port(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok((Self::Port(TcpListener::from_std(listener)?), address))
+        Ok((Self(Kind::Port(TcpListener::from_std(listener)?)), address))
     }
 
     /// Listens within the current runtime at a Unix socket that only this user and root can open.
-    pub(crate) fn socket(path: &Path) -> Result<Self, FileError> {
+    pub fn socket(path: &Path) -> Result<Self, FileError> {
         let socket = DirectoryEntry::trusted(path)?.listen()?;
         let listener = socket.listener().try_clone();
         let listener = listener.and_then(UnixListener::from_std);
         match listener {
-            Ok(listener) => Ok(Self::Socket(listener, socket)),
+            Ok(listener) => Ok(Self(Kind::Socket(listener, socket))),
             Err(source) => Err(FileError::Io {
                 what: "poll",
                 path: path.to_owned(),
@@ -121,8 +123,8 @@ impl Listener {
 
     /// Returns the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Connection> {
-        match self {
-            Self::Port(listener) => {
+        match &self.0 {
+            Kind::Port(listener) => {
                 let (stream, address) = listener.accept().await?;
                 let local = stream.local_addr()?.ip();
                 // Without it, only the system's own patience is longer.
@@ -132,7 +134,7 @@ impl Listener {
                     client: Client::Remote { address, local },
                 })
             }
-            Self::Socket(listener, _) => {
+            Kind::Socket(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 Ok(Connection {
                     client: Client::User(stream.peer_cred()?.uid()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use subtle::ConstantTimeEq;
 use thiserror::Error;
-use tickcast_transport::host::files::{DirectoryEntry, FileError};
+use tickcast_transport_base::host::files::{DirectoryEntry, FileError};
 
 /// Minimum length of a token, in bytes.
 const LEN_MIN: usize = 16;

@@ -17,16 +17,16 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// An event of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct SentEvent {
     /// Name of the event.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Text of the event. Clones share it.
-    pub(crate) body: Bytes,
+    pub body: Bytes,
     /// Whether each snapshot sends it; otherwise only one that differs from the one sent last.
-    pub(crate) is_repeated: bool,
+    pub is_repeated: bool,
 }
 
-impl Event {
+impl SentEvent {
     /// Adds the event as it is sent. A body of one line, like JSON, is not copied.
     fn put(&self, to: &mut VecDeque<Bytes>) {
         let name = self.name;
@@ -49,7 +49,7 @@ impl Event {
 }
 
 /// Returns the events of a snapshot.
-pub(crate) type Snapshots = Box<dyn Fn() -> Vec<Event>>;
+pub(crate) type Snapshots = Box<dyn Fn() -> Vec<SentEvent>>;
 
 /// A stream of snapshots. It takes one when the peer has read the one before, so a slow peer skips some.
 pub(crate) struct EventStream {
@@ -58,7 +58,7 @@ pub(crate) struct EventStream {
     origin: Instant,
     due: Pin<Box<Sleep>>,
     /// The events of the last snapshot.
-    last: Vec<Event>,
+    last: Vec<SentEvent>,
     unsent: VecDeque<Bytes>,
     taken: Rc<Cell<u64>>,
 }
@@ -95,7 +95,7 @@ impl EventStream {
 
 /// The body of an answer.
 pub(crate) enum AnswerBody {
-    Page(Full<Bytes>),
+    AnswerPage(Full<Bytes>),
     Events(EventStream),
 }
 
@@ -108,7 +108,7 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let stream = match self.get_mut() {
-            Self::Page(page) => return Pin::new(page).poll_frame(cx),
+            Self::AnswerPage(page) => return Pin::new(page).poll_frame(cx),
             Self::Events(stream) => stream,
         };
         while stream.unsent.is_empty() {
@@ -122,7 +122,7 @@ impl Body for AnswerBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Page(page) => page.size_hint(),
+            Self::AnswerPage(page) => page.size_hint(),
             Self::Events(_) => SizeHint::default(),
         }
     }
@@ -136,7 +136,7 @@ mod tests {
         let mut pieces = VecDeque::new();
         let body = Bytes::from_static(body.as_bytes());
         let is_repeated = false;
-        Event {
+        SentEvent {
             name,
             body,
             is_repeated,
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn event_of_one_line_shares_its_body() {
         let (mut pieces, body) = (VecDeque::new(), Bytes::from(vec![b'a'; 9]));
-        let event = Event {
+        let event = SentEvent {
             name: "status",
             body,
             is_repeated: true,
