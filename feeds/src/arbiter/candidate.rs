@@ -10,15 +10,14 @@
 //!
 //! Heartbeats of the candidate wait with its packets, because they announce its messages. One right
 //! behind its messages confirms it where nothing more can be awaited: at the end of the input, and when
-//! a third session begins. The news of slower lines refutes nothing there. A confirmed candidate does
-//! not wait for missing messages any longer than there is room: the current session is left then, and
-//! its missing messages are lost.
+//! a third session begins. In a file, message 1 of a session does so too. The news of slower lines refutes
+//! nothing there. A confirmed candidate does not wait for missing messages any longer than there is room:
+//! the current session is left then, and its missing messages are lost.
 
 use std::collections::VecDeque;
 
 use tickcast_reliability::types::Nanos;
 
-use super::heartbeats::Heartbeat;
 use super::holding::Holding;
 use super::protocol::{Blocks, Listen, PacketHead, Protocol};
 use super::queue::{Held, UNDECIDED_BYTES_MAX, UNDECIDED_MAX};
@@ -163,7 +162,7 @@ impl<P: Protocol> Arbiter<P> {
         let is_alone = !is_previous && !candidate.is_refuted && is_due;
         let is_followed = candidate.is_confirmed(is_previous)
             || is_alone
-            || (is_over && candidate.is_preferred(is_previous));
+            || (is_over && self.is_preferred(candidate));
         if is_followed || planted(ArbiterBug::SessionBelieved) {
             self.accept(out);
             if is_over {
@@ -183,8 +182,8 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         let next = head.first;
         let is_candidates = |it: &Candidate| it.session == head.session;
-        self.other_heartbeats += 1;
         if self.candidate.as_ref().is_some_and(is_candidates) {
+            self.other_heartbeats += 1;
             let held = self.held(arrived, next, next);
             if let Some(candidate) = &mut self.candidate {
                 candidate.is_closed |= candidate.end() == Some(next);
@@ -192,24 +191,14 @@ impl<P: Protocol> Arbiter<P> {
             }
             return self.bound(out);
         }
-        self.is_plain = false;
-        let heartbeat = Heartbeat {
-            session: head.session,
-            next,
-            arrived_at: self.now,
-            of_packet: arrived.of_packet(),
-        };
-        if let Some(oldest) = self.heartbeats.push(heartbeat) {
-            self.refuse_heartbeats([oldest], out);
-        }
+        self.wait_for_session(arrived, head, out);
     }
 
     fn add(&mut self, arrived: Arrived<'_>, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
         let session = head.session;
         let is_third = |it: &&Candidate| it.session != session;
         if let Some(candidate) = self.candidate.as_ref().filter(is_third) {
-            let is_previous = is_previous(candidate.session, self.previous);
-            if candidate.is_preferred(is_previous) {
+            if self.is_preferred(candidate) {
                 self.leave(out);
             } else {
                 self.give_up(out);
@@ -233,12 +222,12 @@ impl<P: Protocol> Arbiter<P> {
     /// Decides about a candidate whose packets exceed the room: without this, some of a session that is
     /// followed would be lost.
     fn bound(&mut self, out: &mut impl Listen<P>) {
-        while let Some(candidate) = &mut self.candidate
+        while let Some(candidate) = &self.candidate
             && candidate.exceeds(&self.holding)
         {
-            if candidate.is_preferred(is_previous(candidate.session, self.previous)) {
+            if self.is_preferred(candidate) {
                 self.leave(out);
-            } else if let Some(oldest) = candidate.pop() {
+            } else if let Some(oldest) = self.candidate.as_mut().and_then(Candidate::pop) {
                 // Should the session be followed yet, these messages are a gap before its first one.
                 self.drop_held(oldest, FOREIGN, out);
             }
@@ -326,6 +315,28 @@ impl<P: Protocol> Arbiter<P> {
         self.previous
             .filter(|(previous, _)| *previous == session)
             .map(|(_, next)| next)
+    }
+
+    /// Returns whether a candidate is to be followed rather than dropped, if nothing more can be awaited.
+    fn is_preferred(&self, candidate: &Candidate) -> bool {
+        let is_previous = is_previous(candidate.session, self.previous);
+        candidate.is_preferred(is_previous) || (!is_previous && self.is_beginning(candidate))
+    }
+
+    /// Returns whether a candidate's packet in a file begins a session, as far as nothing contradicts it. A
+    /// packet of the current session whose name is damaged has other numbers, or the same messages.
+    fn is_beginning(&self, candidate: &Candidate) -> bool {
+        let Some(held) = candidate.packets.front() else {
+            return false;
+        };
+        let is_other = |blocks: P::Blocks<'_>| {
+            let known = self.recent.packet_of(held.first);
+            known.is_none() || self.differing(held.first, &held.bytes, blocks, |_| known) > 0
+        };
+        self.holding.compares_alone
+            && !candidate.is_refuted
+            && held.first == 1
+            && (self.protocol.read(&held.bytes)).is_ok_and(|(_, blocks)| is_other(blocks))
     }
 
     /// Returns whether a packet's messages fill it exactly and are known.

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 use tickcast_reliability::types::Nanos;
 
-use super::Arbiter;
-use super::protocol::{Listen, Protocol};
+use super::protocol::{Listen, PacketHead, Protocol};
 use super::refused::{FOREIGN, UNFOLLOWED};
+use super::{Arbiter, Arrived};
 use crate::source::PacketOrigin;
 
 /// Heartbeats that wait at most. Of a session that goes on, the oldest are forgotten, because the later
@@ -42,6 +42,11 @@ impl Heartbeats {
         oldest.filter(|it| it.session != heartbeat.session)
     }
 
+    /// Returns the first one of a session.
+    pub(super) fn first_of(&self, session: u128) -> Option<Heartbeat> {
+        self.0.iter().find(|it| it.session == session).copied()
+    }
+
     /// Forgets those of a session that is followed now.
     pub(super) fn follow(&mut self, session: u128) {
         self.0.retain(|it| it.session != session);
@@ -60,6 +65,26 @@ impl Heartbeats {
 }
 
 impl<P: Protocol> Arbiter<P> {
+    /// Keeps a heartbeat until its session is followed.
+    pub(super) fn wait_for_session(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        self.other_heartbeats += 1;
+        self.is_plain = false;
+        let heartbeat = Heartbeat {
+            session: head.session,
+            next: head.first,
+            arrived_at: self.now,
+            of_packet: arrived.of_packet(),
+        };
+        if let Some(oldest) = self.heartbeats.push(heartbeat) {
+            self.refuse_heartbeats([oldest], out);
+        }
+    }
+
     /// Refuses the heartbeats after whose hold time the current session goes on; at the end, all.
     pub(super) fn settle_heartbeats(&mut self, is_end: bool, out: &mut impl Listen<P>) {
         if self.heartbeats.is_empty() {
@@ -114,6 +139,8 @@ mod tests {
             "the same session"
         );
         assert_eq!(heartbeats.0.len(), HEARTBEATS_MAX);
+        assert_eq!(heartbeats.first_of(1), Some(heartbeat(1, 2)));
+        assert_eq!(heartbeats.first_of(0), None);
         heartbeats.follow(1);
         assert!(heartbeats.is_empty());
     }

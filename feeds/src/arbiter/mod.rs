@@ -9,6 +9,7 @@
 //! - A message that was delivered before is a duplicate; a message that was passed over is late.
 //! - The first packet may have any sequence: messages before it are no loss, unless
 //!   `expect_from_one`.
+//! - A source begins with a packet of messages, or with two heartbeats of one session.
 //! - Another session, or a sequence far ahead, is followed once it is confirmed.
 //! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
 //!   heartbeats below the next sequence, or by the time at which it sent the packet. After a
@@ -16,6 +17,7 @@
 //! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets
 //!   are numbered in order of arrival.
 
+mod beginning;
 mod candidate;
 mod contents;
 mod far;
@@ -42,7 +44,7 @@ use self::line::Line;
 pub use self::message_blocks::MessageBlocks;
 pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
-use self::protocol::{count, is_exact};
+use self::protocol::{RESEND_NS, count, trails};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
@@ -55,8 +57,6 @@ use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 pub const HEARTBEATS_BEHIND: u8 = 3;
 /// Ranges of lost messages remembered at most.
 const MISSED_MAX: usize = 4096;
-/// Two copies of a packet were sent less than this apart, the interval of the venues' heartbeats.
-const RESEND_NS: u64 = 1_000_000_000;
 
 /// Merges the lines of one source.
 #[derive(Clone, Debug)]
@@ -333,29 +333,39 @@ impl<P: Protocol> Arbiter<P> {
         match self.session {
             Some(session) if session == head.session => self.own(arrived, head, blocks, out),
             Some(_) => self.other_session(arrived, &head, blocks, out),
-            None if self.may_begin(blocks.clone()) => {
-                self.protocol.follow(&head.note);
-                self.session = Some(head.session);
-                if self.is_resuming {
-                    self.report_unknown_end(out);
-                    self.begin_run(1);
-                    let next = self.next_position();
-                    out.incident(Incident::SessionChange { next });
-                }
-                self.is_unnumbered = head.first == 0;
-                self.is_joining =
-                    !self.expect_from_one && !self.is_unnumbered && !planted(ArbiterBug::JoinIsGap);
-                self.next = 1;
-                self.own(arrived, head, blocks, out);
-            }
+            None if head.count == 0 => self.early_heartbeat(arrived, head, blocks, out),
+            None if self.may_begin(blocks.clone()) => self.begin(arrived, head, blocks, out),
             None => self.refuse(arrived.of_packet(), head.count, refusal(blocks), out),
         }
     }
 
-    /// Returns whether a session is the one that is followed; while none is, it may be.
-    #[cold]
-    fn may_follow(&self, session: u128) -> bool {
-        self.session.is_none_or(|it| it == session)
+    /// Begins the source with a packet. Its session's heartbeat before that says where it is joined.
+    fn begin(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: PacketHead<P::Note>,
+        blocks: P::Blocks<'_>,
+        out: &mut impl Listen<P>,
+    ) {
+        self.protocol.follow(&head.note);
+        self.session = Some(head.session);
+        if self.is_resuming {
+            self.report_unknown_end(out);
+            self.begin_run(1);
+            out.incident(Incident::SessionChange {
+                next: self.next_position(),
+            });
+        }
+        self.is_unnumbered = head.first == 0;
+        let is_numbered = !self.expect_from_one && !self.is_unnumbered;
+        self.is_joining = is_numbered && !planted(ArbiterBug::JoinIsGap);
+        self.next = 1;
+        if let Some((line, joined_at)) = self.joined_at(head.session) {
+            self.lines[line].stats.packets += 1;
+            self.announced = joined_at;
+            self.is_joining &= joined_at != 1;
+        }
+        self.own(arrived, head, blocks, out);
     }
 
     /// Returns the origin of a line's current packet.
@@ -378,13 +388,6 @@ impl<P: Protocol> Arbiter<P> {
     ) {
         self.lines[usize::from(of_packet.0.line)].stats.foreign += messages;
         out.incident(with_origin(of_packet, reason));
-    }
-
-    /// Returns whether a source may begin with a packet: nothing is at stake, so one that was cut
-    /// will do.
-    fn may_begin(&self, mut blocks: P::Blocks<'_>) -> bool {
-        let is_known = blocks.next().is_some_and(|it| self.protocol.is_known(it));
-        is_known || is_exact(blocks)
     }
 
     /// Takes a packet of the current session.
@@ -789,9 +792,4 @@ impl<P: Protocol> Arbiter<P> {
         self.end_at = None;
         self.has_ended = false;
     }
-}
-
-/// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
-const fn trails(sent_at: u64, other: u64) -> bool {
-    sent_at < other && other - sent_at <= RESEND_NS
 }

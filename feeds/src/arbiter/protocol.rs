@@ -4,6 +4,9 @@ use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use crate::source::Incident;
 
+/// Two copies of a packet were sent less than this apart, the interval of the venues' heartbeats.
+pub(super) const RESEND_NS: u64 = 1_000_000_000;
+
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
@@ -81,4 +84,9 @@ pub(super) fn count<'a>(blocks: impl Iterator<Item = &'a [u8]>) -> u64 {
 pub(super) fn is_exact<'a>(mut blocks: impl Blocks<'a>) -> bool {
     blocks.by_ref().for_each(drop);
     blocks.fault().is_none()
+}
+
+/// Returns whether a packet was sent so shortly before another that it is no news of the venue's.
+pub(super) const fn trails(sent_at: u64, other: u64) -> bool {
+    sent_at < other && other - sent_at <= RESEND_NS
 }

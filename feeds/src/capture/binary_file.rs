@@ -31,6 +31,8 @@ use crate::itch::messages::{SystemEvent, message_len};
 
 /// Event code of the first message of a day.
 const START_OF_MESSAGES: u8 = b'O';
+/// Event code of the last message of a day.
+const END_OF_MESSAGES: u8 = b'C';
 const EVENT_AT: usize = 11;
 
 /// A file of messages being read.
@@ -42,6 +44,8 @@ pub struct BinaryFile {
     ended: bool,
     /// Whether the last unit was an end mark.
     is_after_mark: bool,
+    /// Whether the last unit was an end mark, or the venue's last message of the day.
+    is_after_end: bool,
     session: u16,
     sequence: u64,
     /// Sequence before the session's first message.
@@ -131,6 +135,7 @@ impl BinaryFile {
             framing,
             ended: false,
             is_after_mark: false,
+            is_after_end: false,
             session: 0,
             sequence: 0,
             joined: 0,
@@ -184,6 +189,7 @@ impl BinaryFile {
         };
         let is_mark = matches!(unit, Unit::EndMark { .. });
         let is_after_mark = std::mem::replace(&mut self.is_after_mark, is_mark);
+        self.is_after_end = is_mark;
         let taken = self.input.take(unit.len());
         let len = taken.len() as u64;
         match unit {
@@ -192,8 +198,11 @@ impl BinaryFile {
                 let bytes = self.input.taken(message.clone());
                 let of_kind = bytes.first().and_then(|kind| message_len(*kind));
                 let is_overlong = of_kind.is_some_and(|len| len < bytes.len());
-                let begins_day = bytes.first() == Some(&SystemEvent::KIND)
-                    && bytes.get(EVENT_AT) == Some(&START_OF_MESSAGES);
+                let event = (bytes.first() == Some(&SystemEvent::KIND))
+                    .then(|| bytes.get(EVENT_AT).copied())
+                    .flatten();
+                let begins_day = event == Some(START_OF_MESSAGES);
+                self.is_after_end = event == Some(END_OF_MESSAGES);
                 if begins_day && self.sequence > 0 {
                     self.begin_session(at, 0);
                 }
@@ -275,7 +284,10 @@ impl BinaryFile {
     fn skipped(&mut self, from: u64, to: u64) {
         self.stats.account.add(Reason::Skipped, 0, to - from);
         self.findings.add(CaptureFinding::Skipped { from, to });
-        self.suppose_message();
+        // A day that has ended misses nothing.
+        if !self.is_after_end {
+            self.suppose_message();
+        }
     }
 
     /// Counts damage as one message, unless nothing was read since the last damage. Among messages that come
@@ -344,13 +356,31 @@ impl BinaryFile {
     fn skip_damage(&mut self) -> Result<(), CaptureFault> {
         let from = self.input.offset();
         let framing = &self.framing;
+        let visible = self.input.visible();
+        let mark = match framing.unit(visible, 0) {
+            Some(Unit::EndMark { len }) => Some(len),
+            _ => None,
+        };
+        let behind = mark.and_then(|len| message_len(*visible.get(len)?));
         let find = |bytes: &[u8], range, is_end| framing.find(bytes, range, is_end);
         let is_padding = self.input.skip_damage(framing::PAIR_LEN, find)?;
         let to = self.input.offset();
         if is_padding {
             self.stats.account.add(Reason::Padding, 0, to - from);
-        } else {
-            self.skipped(from, to);
+            return Ok(());
+        }
+        let is_last = !self.input.ensure(1)?;
+        match mark.map(|len| len as u64) {
+            // A message whose length became 0 looks like an end mark.
+            Some(len)
+                if is_last && behind.is_none_or(|of_kind| to - from - len != of_kind as u64) =>
+            {
+                self.stats.end_marks += 1;
+                self.stats.account.add(Reason::Structure, 0, len);
+                self.is_after_end = true;
+                self.skipped(from + len, to);
+            }
+            _ => self.skipped(from, to),
         }
         Ok(())
     }
@@ -358,11 +388,14 @@ impl BinaryFile {
     /// Ends the input. Bytes that are left belong to a truncated message.
     fn end(&mut self, at: u64) {
         let left = self.input.visible();
+        let is_cut = self.input.is_cut() || self.framing.may_begin(left);
         let is_padding = self.is_after_mark && is_zero(left) && !self.input.is_cut();
         let left = left.len();
         self.input.take(left);
         if is_padding {
             self.stats.account.add(Reason::Padding, 0, left as u64);
+        } else if self.is_after_end && left > 0 && !is_cut {
+            self.skipped(at, at + left as u64);
         } else if left > 0 || self.input.is_cut() {
             self.stats.truncated = 1;
             self.stats.account.add(Reason::Truncated, 0, left as u64);

@@ -48,18 +48,6 @@ pub enum CaptureError {
         /// The first bytes, after decompression, at most 4.
         head: Vec<u8>,
     },
-    /// The capture uses a link type that the reader does not support.
-    #[error(
-        "{} holds frames of link type {link}, which is not read: record it as Ethernet, Linux \
-         cooked or raw IP",
-        .path.display()
-    )]
-    UnknownLink {
-        /// The path as given.
-        path: PathBuf,
-        /// The number of the link type.
-        link: i32,
-    },
     /// The file breaks its format. The file is damaged.
     #[error(
         "{}: at byte {offset} {what}: the file is damaged there, copy or record it again",
@@ -108,7 +96,6 @@ pub enum CaptureError {
 #[derive(Debug)]
 pub(super) enum CaptureFault {
     Io(io::Error),
-    UnknownLink(i32),
     Damaged(&'static str),
 }
 
@@ -118,7 +105,6 @@ impl CaptureFault {
         let path = path.into();
         match self {
             Self::Io(source) => io_error(source, path, offset),
-            Self::UnknownLink(link) => CaptureError::UnknownLink { path, link },
             Self::Damaged(what) => CaptureError::Damaged { path, offset, what },
         }
     }

@@ -26,6 +26,7 @@ pub enum Guess {
     Dbn,
     Itch41,
     MoldUdp64,
+    PaddedMold,
     SoupBinTcp,
     DeepPlus,
     IexTp,
@@ -100,6 +101,10 @@ impl fmt::Display for Guess {
             Self::MoldUdp64 => {
                 "looks like MoldUDP64 with messages that are not ITCH 5.0: no decoder knows them"
             }
+            Self::PaddedMold => {
+                "looks like ITCH 5.0 in MoldUDP64 with other bytes behind each packet: name its format and \
+                 its destination"
+            }
             Self::SoupBinTcp => "looks like SoupBinTCP: record it as a file of its own",
             Self::DeepPlus => {
                 "looks like IEX DEEP+ (protocol 0x8005): only TOPS and DEEP are decoded"
@@ -162,29 +167,33 @@ fn iex_tp(payload: &[u8]) -> Option<Guess> {
 }
 
 /// Blocks that fit from end to end. ITCH 4.1 has messages of 5 bytes for the seconds, and its add
-/// order is 30 bytes long.
+/// order is 30 bytes long. Behind messages of ITCH 5.0 there may be others.
 fn mold(payload: &[u8]) -> Option<Guess> {
     let count = u16_be(payload, 18)?;
     let mut blocks = payload.get(20..)?;
-    let mut is_41 = false;
+    let (mut is_41, mut is_50) = (false, true);
     let mut seen = 0_u16;
-    while let Some((len, rest)) = blocks.split_first_chunk::<2>() {
+    while seen < count
+        && let Some((len, rest)) = blocks.split_first_chunk::<2>()
+    {
         let len = usize::from(u16::from_be_bytes(*len));
         let (message, rest) = rest.split_at_checked(len)?;
-        is_41 |= message.first().is_some_and(|kind| is_of_41(*kind, len));
+        let kind = *message.first()?;
+        is_41 |= is_of_41(kind, len);
+        is_50 &= message_len(kind) == Some(len);
         seen = seen.checked_add(1)?;
         blocks = rest;
     }
     let name = payload.get(..10)?;
     let is_named = name.iter().all(|c| c.is_ascii_graphic() || *c == b' ');
-    if seen == 0 || seen != count || !blocks.is_empty() || !is_named {
+    if seen == 0 || seen != count || !is_named {
         return None;
     }
-    Some(if is_41 {
-        Guess::Itch41
-    } else {
-        Guess::MoldUdp64
-    })
+    match blocks {
+        [] if is_41 => Some(Guess::Itch41),
+        [] => Some(Guess::MoldUdp64),
+        _ => is_50.then_some(Guess::PaddedMold),
+    }
 }
 
 /// Packets of SoupBinTCP that fit from end to end, one of them with an ITCH message.
@@ -317,6 +326,24 @@ mod tests {
             None,
             "one record proves nothing"
         );
+    }
+
+    #[test]
+    fn bytes_behind_each_packet_of_mold_are_named() {
+        let packet = |count: u8, kind: u8, behind: &[u8]| {
+            let head = [&b"SESSION001\0\0\0\0\0\0\0\x01\0"[..], &[count]].concat();
+            let block = [&[0, 12, kind][..], &[0; 10], b"O"].concat();
+            [&head[..], &block, behind].concat()
+        };
+        let of = |count, kind, behind: &[u8]| Guess::of_payload(&packet(count, kind, behind));
+        for behind in [&b"\0\0"[..], b"x", &[7; 20]] {
+            assert_eq!(of(1, b'S', behind), Some(Guess::PaddedMold), "{behind:?}");
+            assert_eq!(of(1, b'z', behind), None, "not ITCH");
+            assert_eq!(of(2, b'S', behind), None, "a message is missing");
+        }
+        assert_eq!(of(1, b'z', b""), Some(Guess::MoldUdp64));
+        let text = Guess::PaddedMold.to_string();
+        assert!(text.contains("behind each packet"), "{text}");
     }
 
     #[test]

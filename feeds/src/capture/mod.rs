@@ -222,13 +222,8 @@ impl Capture {
         size: Option<u64>,
     ) -> Result<Self, CaptureError> {
         let at = |fault: CaptureFault| fault.at(path, 0);
-        let (format, reader) = match open_reader(&mut input).map_err(at)? {
-            Some((_, Reader::Pcap(reader))) if reader.link().is_err() => {
-                let link = reader.link().err().unwrap_or_default();
-                return Err(at(CaptureFault::UnknownLink(link)));
-            }
-            Some(opened) => opened,
-            None => return Err(not_a_capture(path, &input)),
+        let Some((format, reader)) = open_reader(&mut input).map_err(at)? else {
+            return Err(not_a_capture(path, &input));
         };
         let mut capture = Self {
             path: path.into(),
@@ -557,6 +552,9 @@ impl Capture {
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = self.findings.faults();
+        if self.stats.frames == 0 {
+            faults.push("the file holds no frames: check that it is complete".into());
+        }
         for reason in [
             Reason::Snapped,
             Reason::Malformed,

@@ -94,11 +94,6 @@ impl PcapReader {
         Ok(Some(reader))
     }
 
-    /// Returns the link type, or its number if it is not supported.
-    pub(super) const fn link(&self) -> Result<Link, i32> {
-        self.link
-    }
-
     /// Reads the next record, or skips to the next sound one.
     pub(super) fn next(&mut self, input: &mut Input) -> Result<Step, CaptureFault> {
         if !input.ensure(RECORD_HEADER_LEN)? {

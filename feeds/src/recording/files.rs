@@ -1,5 +1,5 @@
-//! The files of a recording, merged by time. Files are read ahead by one datagram, and further for
-//! the survey.
+//! The files of a recording, merged by the time of a common clock. Files are read ahead by one datagram,
+//! and further for the survey.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,10 +7,17 @@ use std::path::PathBuf;
 
 use tickcast_reliability::types::Nanos;
 
+use super::clocks::Clocks;
 use crate::capture::{
     Capture, CaptureError, CaptureStats, CapturedDatagram, STEP_MAX,
     account::{Reason, Row},
 };
+
+/// Neighbours of a regular file are further apart only where nothing was sent. Stamps that are further from
+/// those before and behind are wrong.
+const JUMP: Nanos = Nanos::from_ms(250);
+/// Datagrams in a row that may have wrong stamps in a regular file.
+const WRONG_MAX: usize = 4;
 
 /// A datagram in memory.
 #[derive(Debug, Default)]
@@ -19,8 +26,8 @@ pub(super) struct Held {
     pub(super) file: usize,
     pub(super) destination: Option<SocketAddr>,
     pub(super) received_at: Nanos,
-    /// The stamp, or the time of a neighbour where the stamp can't be right. The order of files and the
-    /// arbiter's clock depend on it.
+    /// The stamp by the common clock, or the time of a neighbour where the stamp can't be right. The order
+    /// of files and the arbiter's clock depend on it.
     pub(super) at: Nanos,
     pub(super) payload: Vec<u8>,
     pub(super) is_snapped: bool,
@@ -45,6 +52,7 @@ impl Held {
 /// Several captures, read as one.
 pub(super) struct Files {
     files: Vec<File>,
+    clocks: Clocks,
     /// Buffers to reuse.
     spare: Vec<Held>,
 }
@@ -53,10 +61,14 @@ struct File {
     capture: Capture,
     /// Datagrams that were read and not returned.
     ahead: VecDeque<Held>,
-    /// Whether `at` of the first of them is known.
-    is_timed: bool,
-    /// Time of the datagram that was returned last; 0 before the first.
+    /// Time of the first of them by the file's own clock, once it is known.
+    front_at: Option<Nanos>,
+    /// Time of the datagram that was returned last, by the same clock; 0 before the first.
     last_at: Nanos,
+    /// Neighbours further apart may have a wrong stamp.
+    jump: Nanos,
+    /// Datagrams in a row that may have one.
+    wrong_max: usize,
     /// The error behind them.
     failed: Option<CaptureError>,
 }
@@ -83,20 +95,19 @@ impl File {
         true
     }
 
-    /// Returns the time of the next datagram; `None` at the end.
+    /// Returns the time of the next datagram by the file's own clock; `None` at the end.
     ///
-    /// A stamp that is far from both neighbours is damage, and counts as the nearer neighbour's time.
+    /// A stamp that is far from the datagrams before and behind is damage where it is not between them, and
+    /// counts as the time of the one before.
     /// The datagram keeps its place in the file either way. One without a time comes at once.
     fn next_at(&mut self, index: usize, spare: &mut Vec<Held>) -> Option<Nanos> {
         if self.ahead.is_empty() && !self.read_ahead(index, spare) {
             return None;
         }
-        if !self.is_timed {
-            let at = self.time_of_front(index, spare)?;
-            self.ahead.front_mut()?.at = at;
-            self.is_timed = true;
+        if self.front_at.is_none() {
+            self.front_at = self.time_of_front(index, spare);
         }
-        self.ahead.front().map(|held| held.at)
+        self.front_at
     }
 
     /// Returns the time of the first datagram ahead.
@@ -106,21 +117,28 @@ impl File {
             return Some(last);
         }
         let is_first = last == Nanos::ZERO;
-        if !is_first && !is_far(stamp, last) {
+        if !is_first && !self.is_far(stamp, last) {
             return Some(stamp);
         }
-        let Some(next) = self.stamp_ahead(1, index, spare) else {
-            return Some(stamp);
-        };
-        Some(match is_first {
-            _ if !is_far(stamp, next) => stamp,
-            true => match self.stamp_ahead(2, index, spare) {
-                Some(third) if is_far(stamp, third) => stamp.min(next),
-                _ => stamp,
-            },
-            false if is_far(last, next) => stamp,
-            false => last,
-        })
+        if is_first {
+            let mut is_far = |n| {
+                let next = self.stamp_ahead(n, index, spare);
+                next.filter(|next| self.is_far(stamp, *next))
+            };
+            let next = is_far(1).filter(|_| is_far(2).is_some());
+            return Some(next.map_or(stamp, |next| stamp.min(next)));
+        }
+        // The order of the file tells which of two is wrong.
+        for n in 1..=self.wrong_max {
+            let Some(next) = self.stamp_ahead(n, index, spare) else {
+                break;
+            };
+            let is_between = last < stamp && stamp < next;
+            if self.is_far(stamp, next) && next.after(self.jump) >= last && !is_between {
+                return Some(last);
+            }
+        }
+        Some(stamp)
     }
 
     /// Returns the stamp of the `n`-th datagram behind the first one ahead; `None` if it has none.
@@ -130,27 +148,50 @@ impl File {
         stamp.filter(|stamp| *stamp != Nanos::ZERO)
     }
 
-    fn take(&mut self) -> Option<Held> {
-        let held = self.ahead.pop_front()?;
-        self.is_timed = false;
-        self.last_at = held.at;
+    /// Returns whether two stamps are further apart than neighbours are.
+    fn is_far(&self, one: Nanos, other: Nanos) -> bool {
+        one.since(other).max(other.since(one)) > self.jump
+    }
+
+    /// Takes the next datagram, whose time by the common clock is this.
+    fn take(&mut self, at: Nanos) -> Option<Held> {
+        let mut held = self.ahead.pop_front()?;
+        self.last_at = self.front_at.take().unwrap_or(held.received_at);
+        held.at = at;
         Some(held)
     }
 }
 
 impl Files {
     pub(super) fn new(captures: Vec<Capture>) -> Self {
-        let file = |capture| File {
+        let file = |capture: Capture| File {
+            // The writer of a pipe may pause behind each datagram, which must not wait for the next ones.
+            jump: if capture.size().is_some() {
+                JUMP
+            } else {
+                STEP_MAX
+            },
+            wrong_max: if capture.size().is_some() {
+                WRONG_MAX
+            } else {
+                1
+            },
             capture,
             ahead: VecDeque::new(),
-            is_timed: false,
+            front_at: None,
             last_at: Nanos::ZERO,
             failed: None,
         };
         Self {
             files: captures.into_iter().map(file).collect(),
+            clocks: Clocks::default(),
             spare: Vec::new(),
         }
+    }
+
+    /// From now on, merges the files by these clocks.
+    pub(super) fn set_clocks(&mut self, clocks: Clocks) {
+        self.clocks = clocks;
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -180,14 +221,15 @@ impl Files {
     pub(super) fn next(&mut self, current: &mut Held) -> Result<bool, CaptureError> {
         let mut earliest: Option<(Nanos, usize)> = None;
         for (index, file) in self.files.iter_mut().enumerate() {
-            if let Some(at) = file.next_at(index, &mut self.spare)
+            let at = file.next_at(index, &mut self.spare);
+            if let Some(at) = at.map(|at| self.clocks.common(index, at))
                 && earliest.is_none_or(|(than, _)| at < than)
             {
                 earliest = Some((at, index));
             }
         }
-        let file = earliest.and_then(|(_, file)| self.files.get_mut(file));
-        let Some(next) = file.and_then(File::take) else {
+        let next = earliest.and_then(|(at, file)| self.files.get_mut(file)?.take(at));
+        let Some(next) = next else {
             let failed = self.files.iter_mut().find_map(|file| file.failed.take());
             return failed.map_or(Ok(false), Err);
         };
@@ -240,36 +282,22 @@ impl Files {
         all
     }
 
+    /// Returns one line for each file whose clock differs.
+    pub(super) fn clock_notes(&self) -> Vec<String> {
+        let files = self.files.iter().enumerate();
+        let notes = files.filter_map(|(index, file)| {
+            let path = file.capture.path().display();
+            let note = self.clocks.note(index)?;
+            Some(format!("{path}: {note}"))
+        });
+        notes.collect()
+    }
+
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         let paths = self
             .files
             .iter()
             .map(|file| file.capture.path().to_path_buf());
         paths.collect()
-    }
-}
-
-/// Returns whether two stamps are further apart than neighbours are.
-fn is_far(one: Nanos, other: Nanos) -> bool {
-    one.since(other).max(other.since(one)) > STEP_MAX
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps_beyond_a_minute_are_far_apart() {
-        let (one, minute) = (Nanos::from_secs(1_000), Nanos::from_secs(60));
-        assert_eq!(STEP_MAX, minute);
-        for (other, far) in [
-            (one, false),
-            (one.after(minute), false),
-            (one.after(minute).after(Nanos(1)), true),
-            (Nanos::ZERO, true),
-        ] {
-            assert_eq!(is_far(one, other), far, "{other:?}");
-            assert_eq!(is_far(other, one), far, "{other:?}");
-        }
     }
 }

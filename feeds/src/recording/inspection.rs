@@ -16,6 +16,10 @@ use crate::itch::ItchDecoder;
 use crate::source::{Decoder, Incident, LineStats, Packet, Sink};
 use crate::venues::{Format, Settings};
 
+/// The fault of messages of a recording that were declared missing and came later, behind their number.
+pub const LATE: &str = "messages came later than they are waited for: a clock was set, or the clocks of \
+                        the files run apart; correct the stamps (editcap -t), or leave that file out,";
+
 /// Everything that the files of a recording came to.
 #[derive(Clone, Debug)]
 pub struct Inspection {
@@ -216,6 +220,7 @@ impl Inspection {
             };
             for (count, what) in [
                 (missing, "messages are missing"),
+                (feed.late, LATE),
                 (feed.conflicting, differing(feed.lines.len())),
                 (feed.foreign, "packets are not of the feed"),
                 (feed.malformed, "packets or messages can't be read"),

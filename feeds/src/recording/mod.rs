@@ -5,6 +5,7 @@
 //! several feeds need a choice; everything that is not of the chosen feeds is foreign, counted by
 //! destination, and changes nothing.
 
+mod clocks;
 mod destination;
 mod files;
 mod first_times;
@@ -25,7 +26,7 @@ use tickcast_reliability::types::Nanos;
 pub use self::destination::{FeedDestination, NotADestination};
 use self::files::{Files, Held};
 use self::first_times::FirstTimes;
-pub use self::inspection::{FeedReport, Inspection, LineReport};
+pub use self::inspection::{FeedReport, Inspection, LATE, LineReport};
 use self::refused::{PacketRecord, Recent};
 pub use self::selection::Selection;
 use self::services::{service, tunnel};
@@ -264,6 +265,7 @@ impl Recording {
             read_survey(&mut files, file, &mut survey);
         }
         let is_survey_full = survey.is_full();
+        files.set_clocks(survey.clocks(files.len()));
         let (mut all, strays) = survey.feeds();
         if let Some(format) = format {
             all.retain(|feed| feed.format == format);
@@ -566,6 +568,7 @@ impl Recording {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.files.texts(Capture::notes);
+        notes.append(&mut self.files.clock_notes());
         for (index, feed) in self.feeds.iter().enumerate() {
             if feed.format == Format::MoldUdp64Itch50 {
                 notes.extend(self.first_times.note(index));
@@ -626,8 +629,8 @@ impl Recording {
                 ));
             } else if let Some(format) = other.format {
                 faults.push(format!(
-                    "{frames} frames to {to} are of another feed ({format}), which begins late: \
-                     choose it by its destination"
+                    "{frames} frames to {to} are of another feed ({format}), or of another line, which \
+                     begins late: choose only {to}, or all lines of its feed"
                 ));
             } else if to.ip().is_multicast() && service(to.port()).is_none() {
                 let guess = other
@@ -698,7 +701,7 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
         bytes += packet.payload.len();
         let found = packet
             .destination
-            .and_then(|to| survey.packet(file, to, &packet.payload, packet.is_snapped));
+            .and_then(|to| survey.packet(file, to, at, &packet.payload, packet.is_snapped));
         if found.is_some() {
             found_at = found_at.or(Some(at));
         }

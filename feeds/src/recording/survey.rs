@@ -1,14 +1,20 @@
 //! The survey of a recording: the feeds in it, and which of its streams are lines of one feed.
 //!
 //! Two streams are lines of one feed if they carry equal messages under equal numbers. A common
-//! session name alone proves nothing: different feeds of one venue may share it. Two files with one
-//! destination hold one feed unless their messages differ: one file may continue the other.
+//! session name alone proves nothing: different feeds of one venue may share it, so a number may have
+//! several contents. Two files with one destination hold one feed unless their messages differ: one file
+//! may continue the other.
+//!
+//! Equal messages of two files also show how far their clocks are apart.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
+use tickcast_reliability::types::Nanos;
+
+use super::clocks::{Clocks, Comparison};
 use super::destination::FeedDestination;
 use crate::{arbiter::MessageNumber, venues::Format};
 
@@ -71,16 +77,27 @@ struct Stream {
     sessions: Vec<u128>,
 }
 
+/// A number, and which of the contents that streams carry under it.
+type ContentKey = (Format, Option<u32>, MessageNumber, usize);
+
+/// One content of a number, as the first stream with it brought it.
+#[derive(Debug)]
+struct Content {
+    hash: u64,
+    stream: usize,
+    received_at: Nanos,
+}
+
 /// Collects the streams of all files and compares them.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     streams: Vec<Stream>,
     /// Whether further streams were left out.
     is_full: bool,
-    /// Content and first stream of each message.
-    messages: HashMap<(Format, Option<u32>, MessageNumber), (u64, usize)>,
+    contents: HashMap<ContentKey, Content>,
     /// Equal and different messages of two streams, the lower index first.
     compared: HashMap<(usize, usize), (u64, u64)>,
+    comparison: Comparison,
 }
 
 impl Survey {
@@ -90,6 +107,7 @@ impl Survey {
         &mut self,
         file: usize,
         to: SocketAddr,
+        received_at: Nanos,
         payload: &[u8],
         is_cut: bool,
     ) -> Option<Format> {
@@ -130,37 +148,62 @@ impl Survey {
                     stream.sessions.push(number.session());
                 }
             }
-            self.compare(index, (format, channel, number), message);
+            let mut hasher = DefaultHasher::new();
+            message.hash(&mut hasher);
+            let content = Content {
+                hash: hasher.finish(),
+                stream: index,
+                received_at,
+            };
+            self.compare((format, channel, number), content);
         };
         format.packets().messages(payload, &mut compare);
         Some(format)
     }
 
+    /// Compares a message with each content that other streams carried under its number first.
     fn compare(
         &mut self,
-        stream: usize,
-        number: (Format, Option<u32>, MessageNumber),
-        message: &[u8],
+        (format, channel, number): (Format, Option<u32>, MessageNumber),
+        content: Content,
     ) {
-        let mut hasher = DefaultHasher::new();
-        message.hash(&mut hasher);
-        let content = hasher.finish();
-        match self.messages.get(&number) {
-            Some((_, first)) if *first == stream => {}
-            Some((known, first)) => {
-                let pair = (stream.min(*first), stream.max(*first));
-                let (equal, different) = self.compared.entry(pair).or_default();
-                if *known == content {
-                    *equal += 1;
-                } else {
-                    *different += 1;
+        let mut is_new = true;
+        // Each content has another first stream, so streams bound the contents of a number.
+        for nth in 0..STREAMS_MAX {
+            let key = (format, channel, number, nth);
+            let Some(known) = self.contents.get(&key) else {
+                if is_new && self.contents.len() < MESSAGES_MAX {
+                    self.contents.insert(key, content);
                 }
+                return;
+            };
+            if known.stream == content.stream {
+                return;
             }
-            None if self.messages.len() < MESSAGES_MAX => {
-                self.messages.insert(number, (content, stream));
+            let pair = (
+                known.stream.min(content.stream),
+                known.stream.max(content.stream),
+            );
+            let (equal, different) = self.compared.entry(pair).or_default();
+            if known.hash == content.hash {
+                is_new = false;
+                *equal += 1;
+                let of = |it: &Content| {
+                    let file = self.streams.get(it.stream).map(|stream| stream.line.file);
+                    file.zip((it.received_at != Nanos::ZERO).then_some(it.received_at))
+                };
+                if let (Some(one), Some(other)) = (of(known), of(&content)) {
+                    self.comparison.add(one, other);
+                }
+            } else {
+                *different += 1;
             }
-            None => {}
         }
+    }
+
+    /// Returns the clocks of the files.
+    pub(super) fn clocks(&self, files: usize) -> Clocks {
+        self.comparison.clocks(files)
     }
 
     /// Returns whether there are more streams than are compared.
@@ -171,36 +214,19 @@ impl Survey {
     /// Returns the feeds in the order of their first packets, file by file, and the lines that are of no
     /// feed: a few packets of another feed's session.
     pub(super) fn feeds(self) -> (Vec<Feed>, Vec<RecordedLine>) {
-        let mut feeds: Vec<(Vec<usize>, Feed)> = Vec::new();
-        for (index, stream) in self.streams.iter().enumerate() {
-            let is_line_of = |other: &usize| {
-                let pair = (index.min(*other), index.max(*other));
-                let (equal, different) = self.compared.get(&pair).copied().unwrap_or_default();
-                let is_same = self.streams.get(*other).is_some_and(|other| {
-                    (other.format, other.line.destination)
-                        == (stream.format, stream.line.destination)
-                });
-                equal > different || (is_same && different == 0)
-            };
-            let of = feeds
-                .iter_mut()
-                .find(|(members, _)| members.iter().any(is_line_of));
-            match of {
-                Some((members, feed)) => {
-                    members.push(index);
-                    feed.lines.push(stream.line);
-                    feed.packets += stream.packets;
-                }
-                None => feeds.push((
-                    vec![index],
-                    Feed {
-                        format: stream.format,
-                        lines: vec![stream.line],
-                        packets: stream.packets,
-                    },
-                )),
-            }
-        }
+        let feeds: Vec<_> = (self.groups().into_iter())
+            .filter_map(|members| {
+                let streams: Vec<_> = (members.iter())
+                    .filter_map(|it| self.streams.get(*it))
+                    .collect();
+                let feed = Feed {
+                    format: streams.first()?.format,
+                    lines: streams.iter().map(|stream| stream.line).collect(),
+                    packets: streams.iter().map(|stream| stream.packets).sum(),
+                };
+                Some((members, feed))
+            })
+            .collect();
         let is_stray = |(members, feed): &(Vec<usize>, Feed)| {
             let sessions = |members: &[usize]| -> Vec<u128> {
                 let streams = members.iter().filter_map(|it| self.streams.get(*it));
@@ -221,20 +247,120 @@ impl Survey {
         let strays = strays.collect();
         (feeds.iter().map(|(_, feed)| feed.clone()).collect(), strays)
     }
+
+    /// Returns the streams of each feed, in order.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = (0..self.streams.len()).map(|it| vec![it]).collect();
+        merge(&mut groups, |one, other| {
+            self.pairs(one, other)
+                .any(|(equal, different)| equal > different)
+        });
+        // Equal messages come first: a copy of another line shows as well that two files differ.
+        merge(&mut groups, |one, other| {
+            let streams = |group: &[usize]| -> Vec<_> {
+                group.iter().map(|it| self.streams.get(*it)).collect()
+            };
+            let (one_is, other_is) = (streams(one), streams(other));
+            let is_same = one_is.iter().flatten().any(|one| {
+                other_is.iter().flatten().any(|other| {
+                    (other.format, other.line.destination) == (one.format, one.line.destination)
+                })
+            });
+            is_same && self.pairs(one, other).all(|(_, different)| different == 0)
+        });
+        groups
+    }
+
+    /// Returns the equal and different messages of each pair of streams in two groups.
+    fn pairs<'a>(
+        &'a self,
+        one: &'a [usize],
+        other: &'a [usize],
+    ) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let pairs = (one.iter()).flat_map(move |a| other.iter().map(move |b| (a, b)));
+        pairs.filter_map(|(a, b)| self.compared.get(&(*a.min(b), *a.max(b))).copied())
+    }
+}
+
+/// Merges groups until no two belong together.
+fn merge(groups: &mut Vec<Vec<usize>>, belong: impl Fn(&[usize], &[usize]) -> bool) {
+    let mut at = 0;
+    while at < groups.len() {
+        let mut others = at + 1..groups.len();
+        match others.find(|other| belong(&groups[at], &groups[*other])) {
+            Some(other) => {
+                let mut members = groups.remove(other);
+                groups[at].append(&mut members);
+                groups[at].sort_unstable();
+            }
+            None => at += 1,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A packet of one message.
+    /// A packet of one message of the first feed.
     fn packet(sequence: u8) -> Vec<u8> {
+        packet_of(0, sequence)
+    }
+
+    /// A packet of one message of a feed. All feeds have one session.
+    fn packet_of(feed: u8, sequence: u8) -> Vec<u8> {
         let head = [
             &b"SESSION001\0\0\0\0\0\0\0"[..],
             &[sequence],
             b"\0\x01\0\x0cS",
         ];
-        [&head.concat()[..], &[0; 10], b"O"].concat()
+        [&head.concat()[..], &[feed; 10], b"O"].concat()
+    }
+
+    /// Returns the file and port of the lines of each feed of some streams: file, port, feed, sequences.
+    fn feeds(streams: &[(usize, u16, u8, std::ops::Range<u8>)]) -> Vec<Vec<(usize, u16)>> {
+        let mut survey = Survey::default();
+        for (file, port, feed, sequences) in streams.iter().cloned() {
+            for sequence in sequences {
+                let to = SocketAddr::from(([239, 1, 1, 1], port));
+                survey.packet(file, to, Nanos(1), &packet_of(feed, sequence), false);
+            }
+        }
+        let lines = |feed: &Feed| {
+            let lines = feed.lines.iter();
+            lines
+                .map(|line| (line.file, line.destination.address.port()))
+                .collect()
+        };
+        survey.feeds().0.iter().map(lines).collect()
+    }
+
+    #[test]
+    fn lines_of_each_of_several_feeds_are_found() {
+        for feed in 0..3 {
+            let mut streams = vec![(0, 1, 0, 1..9), (0, 2, 1, 1..9), (0, 3, 2, 1..9)];
+            streams.push((0, 4, feed, 2..9));
+            let mut expected = vec![vec![(0, 1)], vec![(0, 2)], vec![(0, 3)]];
+            expected[usize::from(feed)].push((0, 4));
+            assert_eq!(feeds(&streams), expected, "{feed}");
+        }
+    }
+
+    #[test]
+    fn stream_between_two_others_makes_them_one_feed() {
+        let streams = [(0, 1, 0, 1..5), (0, 2, 0, 8..12), (0, 3, 0, 3..10)];
+        assert_eq!(feeds(&streams), [[(0, 1), (0, 2), (0, 3)]]);
+        assert_eq!(feeds(&streams[..2]), [[(0, 1)], [(0, 2)]]);
+    }
+
+    #[test]
+    fn files_differ_where_a_copy_of_one_line_does() {
+        // Port 2 of the second file carries another feed than that of the first, whose copy is at port 1.
+        let streams = [(0, 1, 0, 1..9), (0, 2, 0, 1..9), (1, 2, 1, 1..9)];
+        assert_eq!(feeds(&streams), [vec![(0, 1), (0, 2)], vec![(1, 2)]]);
+        // One file continues the other.
+        let streams = [(0, 1, 0, 1..9), (0, 2, 0, 1..9), (1, 2, 0, 9..12)];
+        assert_eq!(feeds(&streams), [[(0, 1), (0, 2), (1, 2)]]);
     }
 
     #[test]
@@ -243,7 +369,7 @@ mod tests {
         for (file, port, sequences) in [(0, 1, 1..=4), (0, 2, 2..=4), (1, 1, 1..=5)] {
             for sequence in sequences {
                 let to = SocketAddr::from(([239, 1, 1, 1], port));
-                survey.packet(file, to, &packet(sequence), false);
+                survey.packet(file, to, Nanos(1), &packet(sequence), false);
             }
         }
         let (feeds, strays) = survey.feeds();
@@ -261,7 +387,7 @@ mod tests {
             let mut survey = Survey::default();
             for port in 0..ports {
                 let to = SocketAddr::from(([239, 1, 1, 1], port));
-                let found = survey.packet(0, to, &packet, false);
+                let found = survey.packet(0, to, Nanos(1), &packet, false);
                 assert_eq!(found, Some(Format::MoldUdp64Itch50));
             }
             assert_eq!(survey.is_full(), is_full, "{ports}");

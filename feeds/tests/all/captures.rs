@@ -1496,9 +1496,15 @@ fn block_of_a_registered_type_is_harmless() {
 }
 
 #[test]
-fn unknown_link_is_error_in_pcap_counted_in_pcapng() {
-    let error = fault(&pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]));
-    assert!(matches!(error, CaptureError::UnknownLink { link: 147, .. }));
+fn unknown_link_is_counted_and_a_finding() {
+    let only = pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]);
+    let (all, stats) = read(&only);
+    assert_eq!((all.len(), frames_of(&stats, Reason::UnknownLink)), (0, 1));
+    let found = findings(&only);
+    assert!(matches!(
+        found[..],
+        [CaptureFinding::UnknownLink { link: 147, .. }]
+    ));
     let first = pcap(&[plain(b"one")]);
     let second = pcap_of(Order::Big, 1, 147, &[plain(b"two")]);
     let (all, stats) = read(&[first, second].concat());

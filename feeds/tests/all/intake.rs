@@ -694,6 +694,115 @@ fn wrong_stamp_leaves_the_order_of_two_files() {
     }
 }
 
+/// Inspects several files.
+fn inspect_files(name: &str, files: &[Vec<u8>]) -> Inspection {
+    let folder = format!("tickcast-intake-{}-{name}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let paths: Vec<_> = (files.iter().enumerate())
+        .map(|(index, bytes)| {
+            let path = folder.join(format!("{index}.pcap"));
+            std::fs::write(&path, bytes).unwrap();
+            path
+        })
+        .collect();
+    let selection = Selection::default();
+    let inspection = Inspection::of(&paths, &selection, None, &Settings::default()).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    inspection
+}
+
+/// Returns a capture of some of the messages, 100 ms apart, by a clock that is ahead.
+fn clocked_feed(is_kept: impl Fn(u64) -> bool, ahead_ms: impl Fn(u64) -> i64) -> Vec<u8> {
+    let kept = (1..=200).filter(|n| is_kept(*n));
+    pcap_at(kept.map(|n| {
+        let ms = (1_000_000_000 + n as i64 * 100 + ahead_ms(n)) as u32;
+        ((ms / 1_000, ms % 1_000 * 1_000), (GROUP, 1, mold(n, b'S')))
+    }))
+}
+
+#[test]
+fn clocks_of_files_that_differ_lose_nothing() {
+    for ahead_s in [5, -5, 59, -59, 3_600, -3_600, 90_000] {
+        let files = [
+            clocked_feed(|n| n % 3 != 0, |_| 0),
+            clocked_feed(|n| n % 3 != 1, |_| ahead_s * 1_000),
+        ];
+        let inspection = inspect_files("clocks", &files);
+        let feed = &inspection.feeds[0];
+        assert_eq!((feed.messages, feed.missing), (200, 0), "{ahead_s}");
+        assert!(inspection.is_whole(), "{:?}", inspection.faults);
+        let way = if ahead_s > 0 { "ahead" } else { "behind" };
+        let text = format!("{}.000 s {way}", ahead_s.abs());
+        let is_told = |note: &String| note.contains("1.pcap: the clock is") && note.contains(&text);
+        assert!(
+            inspection.notes.iter().any(is_told),
+            "{:?}",
+            inspection.notes
+        );
+    }
+    let files = [
+        clocked_feed(|n| n % 3 != 0, |_| 0),
+        clocked_feed(|n| n % 3 != 1, |_| 40),
+    ];
+    let inspection = inspect_files("lag", &files);
+    assert!(inspection.is_whole() && inspection.notes.is_empty());
+}
+
+#[test]
+fn stamp_that_is_seconds_off_loses_nothing() {
+    for (wrong, row) in [
+        (1, 1),
+        (2, 1),
+        (80, 1),
+        (80, 4),
+        (81, 3),
+        (199, 1),
+        (200, 1),
+    ] {
+        for off_s in [2, -2, 30, -30] {
+            let is_wrong = |n: u64| (wrong..wrong + row).contains(&n);
+            let off = |n| if is_wrong(n) { off_s * 1_000 } else { 0 };
+            let files = [
+                clocked_feed(|n| n % 3 != 0 || is_wrong(n), off),
+                clocked_feed(|n| n % 3 != 1, |_| 0),
+            ];
+            let inspection = inspect_files("stamp", &files);
+            let feed = &inspection.feeds[0];
+            let case = format!("{row} packets from {wrong} on by {off_s} s");
+            assert_eq!((feed.messages, feed.missing), (200, 0), "{case}");
+        }
+    }
+}
+
+#[test]
+fn clock_that_was_set_is_named_as_the_cause() {
+    let files = [
+        clocked_feed(|n| n % 3 != 0, |_| 0),
+        clocked_feed(|n| n % 3 != 1, |n| if n > 100 { 5_000 } else { 0 }),
+    ];
+    let inspection = inspect_files("set", &files);
+    let feed = &inspection.feeds[0];
+    assert_eq!(feed.messages + feed.missing, 200);
+    assert!(feed.late > 0 && feed.late == feed.missing, "{feed:?}");
+    let is_told = |fault: &String| fault.contains("a clock was set");
+    assert!(inspection.faults.iter().any(is_told));
+}
+
+#[test]
+fn file_without_frames_beside_another_is_a_fault() {
+    let feed = clocked_feed(|_| true, |_| 0);
+    let inspection = inspect_files("none", &[feed, pcap([])]);
+    assert_eq!(inspection.feeds[0].messages, 200);
+    let [fault] = &inspection.faults[..] else {
+        panic!("one fault: {:?}", inspection.faults);
+    };
+    assert!(
+        fault.contains("1.pcap: the file holds no frames"),
+        "{fault}"
+    );
+}
+
 #[test]
 fn messages_of_unknown_types_are_a_fault() {
     let kinds = [b'S', b'z', b'S'];

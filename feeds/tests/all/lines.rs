@@ -499,6 +499,71 @@ fn third_session_ends_the_wait_of_a_confirmed_one() {
     assert_eq!(losses(&feed), (vec![(0, 2, 1)], 0));
 }
 
+/// A packet that begins another session is followed; a damaged one of the current session is not.
+#[test]
+fn first_packet_of_a_session_in_a_file_is_followed() {
+    let other = |mut packet: Vec<u8>| {
+        *packet.last_mut().unwrap() = b'n';
+        packet
+    };
+    for (last, is_followed) in [
+        (other(mold(2, 1, 1)), true),
+        (mold(2, 1, 1), false),
+        (other(mold(2, 2, 1)), false),
+        (other(mold(2, 3, 1)), false),
+    ] {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 1, &mold(1, 2, 1));
+        feed.packet(0, 10, &last);
+        feed.arbiter.finish(&mut feed.reported);
+        let followed = usize::from(is_followed);
+        assert_eq!(feed.sequences().len(), 2 + followed, "{last:?}");
+        assert_eq!(losses(&feed), (vec![], 1 - followed), "{last:?}");
+    }
+    // A third session begins behind it.
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    for session in 1..=5 {
+        let mut packet = mold(session, 1, 1);
+        *packet.last_mut().unwrap() = session;
+        feed.packet(0, session.into(), &packet);
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!((feed.sequences(), losses(&feed)), (vec![1; 5], (vec![], 0)));
+    // The current session goes on behind it.
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    for packet in [mold(1, 1, 1), other(mold(2, 1, 1)), mold(1, 2, 0)] {
+        feed.packet(0, 0, &packet);
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!((feed.sequences(), losses(&feed)), (vec![1], (vec![], 1)));
+}
+
+#[test]
+fn source_begins_with_messages_or_a_second_heartbeat() {
+    let begun = |packets: &[Vec<u8>]| {
+        let mut feed = Feed::new(1, Holding::RECORDED);
+        for (at_us, packet) in (0..).zip(packets) {
+            feed.packet(0, at_us, packet);
+        }
+        let session = feed.arbiter.session().map(|it| it.to_le_bytes()[9]);
+        feed.arbiter.finish(&mut feed.reported);
+        (session, feed.sequences(), losses(&feed))
+    };
+    let (stray, beat) = (mold(9, 700, 0), mold(1, 5, 0));
+    assert_eq!(
+        begun(std::slice::from_ref(&beat)),
+        (None, vec![], (vec![], 0))
+    );
+    let twice = [beat.clone(), beat.clone()];
+    assert_eq!(begun(&twice), (Some(1), vec![], (vec![], 0)));
+    let strays = [stray, mold(1, 5, 1), mold(1, 6, 1)];
+    assert_eq!(begun(&strays), (Some(1), vec![5, 6], (vec![], 1)));
+    // The first heartbeat says where the source is joined.
+    let later = [beat, mold(1, 7, 1)];
+    assert_eq!(begun(&later), (Some(1), vec![7], (vec![(0, 5, 2)], 0)));
+}
+
 #[test]
 fn own_heartbeat_confirms_a_session_at_the_end_only() {
     let packets = |behind: &[Vec<u8>]| {

@@ -17,7 +17,7 @@ use tickcast_feeds::capture::binary_file::BinaryFile;
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::itch::clock::SessionClock;
 use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
-use tickcast_feeds::recording::{Recorded, Recording, RecordingError, Selection, Timeline};
+use tickcast_feeds::recording::{LATE, Recorded, Recording, RecordingError, Selection, Timeline};
 use tickcast_feeds::simulator::Simulator;
 use tickcast_feeds::source::{Decoder, Incident, Packet, ResumePoint, Sink};
 use tickcast_feeds::venues::{Format, Settings};
@@ -462,10 +462,8 @@ impl Input {
         };
         let counters = &self.shared.counters;
         // A file of messages names its damage itself.
-        let malformed = match &self.packets {
-            Packets::BinaryFile(..) => 0,
-            _ => counters.source_malformed.get(),
-        };
+        let names_damage = matches!(self.packets, Packets::BinaryFile(..));
+        let malformed = u64::from(!names_damage) * counters.source_malformed.get();
         for (count, what) in [
             (
                 counters.source_conflicting.get(),
@@ -479,6 +477,7 @@ impl Input {
                 counters.source_foreign.get(),
                 "packets to the feed's destinations are not of the feed",
             ),
+            (counters.source_late.get(), LATE),
             (malformed, "packets or messages can't be read"),
         ] {
             if count > 0 {

@@ -136,6 +136,16 @@ impl Framing {
         }
     }
 
+    /// Returns whether the last bytes of a file may be the beginning of a unit.
+    pub(super) fn may_begin(self, bytes: &[u8]) -> bool {
+        match bytes {
+            [] | [0] => true,
+            [0, _] => self != Self::Types || bytes[1] == 0,
+            [_] | [_, _] => self == Self::SoupBinTcp,
+            _ => self.unit(bytes, 0).is_some_and(Unit::is_certain),
+        }
+    }
+
     /// Returns whether a unit that can be no accident begins at an offset: the type is known, its
     /// length fits, and its stamp lies within a day. At the end of the bytes less is visible.
     pub(super) fn is_sound(self, bytes: &[u8], at: usize) -> bool {

@@ -89,6 +89,33 @@ fn end_mark_before_any_number_of_zeros_is_one() {
 }
 
 #[test]
+fn bytes_behind_the_end_of_a_day_are_no_message() {
+    let mut last = EVENT.to_vec();
+    last[EVENT.len() - 1] = END_OF_MESSAGES;
+    let mark = [0, 0];
+    for junk in [&b"x"[..], b"xy", b"xyz", b"some words", &[0xff; 40]] {
+        for (end, is_end) in [
+            (&mark[..], true),
+            (&[&last[..], &mark].concat(), true),
+            (&last, true),
+            (EVENT, false),
+        ] {
+            let bytes = [EVENT, end, junk].concat();
+            let (messages, file) = drain(&bytes);
+            let expected = 1 + usize::from(end.len() >= EVENT.len());
+            assert_eq!(messages.len(), expected, "{junk:?} {end:?}");
+            assert_eq!(file.follows_damage(), !is_end, "{junk:?} {end:?}");
+            let skipped = file.stats.account.of(Reason::Skipped).bytes;
+            assert!(!is_end || skipped == junk.len() as u64, "{junk:?} {end:?}");
+            assert_eq!(file.faults().len(), 1, "{junk:?} {:?}", file.faults());
+        }
+    }
+    // The length of the last message became 0.
+    let (_, file) = drain(&[EVENT, &[0, 0], &EVENT[2..]].concat());
+    assert!(file.follows_damage());
+}
+
+#[test]
 fn unknown_type_is_believed_by_its_successor_only() {
     let unknown = [b"\x00\x0cZ", &[7; 11][..]].concat();
     let (messages, stats) = read(&[EVENT, &unknown, EVENT, EVENT].concat());
