@@ -340,6 +340,11 @@ enum TickcastEventKind
      numbers (in order).
      */
     TICKCAST_EVENT_KIND_ROLLED_BACK = 29,
+    /*
+     The loss of the sequences from `first` to `last` cost this many `records`, not `lost_records` as
+     reported before: a forged datagram beside it misstated them.
+     */
+    TICKCAST_EVENT_KIND_LOSS_CORRECTED = 30,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -947,7 +952,8 @@ typedef struct {
      */
     uint64_t events;
     /*
-     The number of records that losses among the overwritten events declared lost.
+     The number of records that losses among the overwritten events declared lost, or that a corrected
+     loss had before.
      */
     uint64_t lost_records;
     /*

@@ -619,8 +619,8 @@ impl InOrder {
         });
     }
 
-    /// Reports a loss that delivery has reached. The record `next_record` follows it, if that is known. Corrects
-    /// the size of a loss reported before, which a heartbeat of anybody may have misstated.
+    /// Reports a loss that delivery has reached. The record `next_record` follows it, if that is known.
+    /// Corrects the size of a loss reported before, which a heartbeat of anybody may have misstated.
     #[inline]
     pub(crate) fn emit_pending(
         &mut self,

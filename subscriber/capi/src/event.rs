@@ -89,8 +89,8 @@ pub enum EventKind {
     /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
     /// numbers (in order).
     RolledBack = 29,
-    /// A loss of the sequences from `first` to `last` cost this many `records`, not `lost_records` as reported
-    /// before: a forged datagram beside it misstated them.
+    /// The loss of the sequences from `first` to `last` cost this many `records`, not `lost_records` as
+    /// reported before: a forged datagram beside it misstated them.
     LossCorrected = 30,
 }
 
@@ -325,7 +325,8 @@ pub struct Event {
     pub source_position: u64,
     /// The number of overwritten events.
     pub events: u64,
-    /// The number of records that losses among the overwritten events declared lost.
+    /// The number of records that losses among the overwritten events declared lost, or that a corrected
+    /// loss had before.
     pub lost_records: u64,
     /// The number of those losses whose number of records is unknown.
     pub losses_of_unknown_size: u64,
@@ -843,7 +844,7 @@ mod tests {
             assert_eq!(c.to_rust().as_ref(), Some(&event));
             kinds.insert(c.kind);
         }
-        assert!(kinds.into_iter().eq(1..=29), "every kind was among them");
+        assert!(kinds.into_iter().eq(1..=30), "every kind was among them");
         assert_eq!(Event::of(EventKind::Other).to_rust(), None);
         let wild = Event {
             kind: 4,
