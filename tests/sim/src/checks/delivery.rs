@@ -321,6 +321,15 @@ impl Stream {
                 self.whole(truth, last)
             }
             Event::RolledBack { after, .. } => self.rolled_back(truth, *after),
+            Event::LossCorrected { .. } if truth.of(self.channel, self.epoch).len() < 2 => {
+                Err(format!("{event}, although one publisher alone sent"))
+            }
+            Event::LossCorrected {
+                reported, records, ..
+            } => {
+                self.lost_records += records.saturating_sub(*reported);
+                Ok(())
+            }
             Event::FencingViolation { sequence, .. }
                 if truth.of(self.channel, self.epoch).len() < 2 =>
             {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tickcast_subscriber::{ChannelId, Epoch, LossCause, RecordNumber, Sequence};
+use tickcast_subscriber::{ChannelId, Epoch, LossCause, RecordNumber, Sequence, SequenceRange};
 use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
 use super::event_lines::EventLines;
@@ -150,9 +150,19 @@ impl Account {
             }),
             Event::Lost(_) => self.lost_unlisted += 1,
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
-            Event::FencingViolation { .. }
-            | Event::RolledBack { .. }
-            | Event::LossCorrected { .. } => self.fenced = true,
+            Event::LossCorrected {
+                sequences, records, ..
+            } => {
+                self.fenced = true;
+                self.correct(position, *sequences, *records);
+            }
+            Event::RolledBack { after, .. } => {
+                self.fenced = true;
+                let channel = position.channel;
+                self.lost
+                    .retain(|it| it.channel != channel || it.first <= *after);
+            }
+            Event::FencingViolation { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
             Event::Recovered | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
@@ -167,6 +177,24 @@ impl Account {
             let line = print::event(position, kind(event), event);
             let printed = self.output.json(line);
             self.keep_first(printed);
+        }
+    }
+
+    /// Corrects the number of records of a loss that is listed.
+    fn correct(&mut self, position: &Position, sequences: SequenceRange, records: u64) {
+        let is_it = |it: &&mut LostRange| {
+            let place = (it.channel, it.epoch, it.first, it.last);
+            place
+                == (
+                    position.channel,
+                    position.epoch,
+                    sequences.first,
+                    Some(sequences.last),
+                )
+        };
+        // The newest one, because a rollback reports a loss anew.
+        if let Some(loss) = self.lost.iter_mut().rev().find(is_it) {
+            loss.records = Some(records);
         }
     }
 
@@ -296,20 +324,21 @@ const fn kind(event: &Event) -> &'static str {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tickcast_subscriber::{Epoch, Nanos, Sequence, SourceId, SourcePosition};
+    use tickcast_subscriber::{Epoch, Loss, Nanos, Sequence, SourceId, SourcePosition};
     use tickcast_subscriber::{Quality, Via};
 
     use super::*;
     use crate::cli::{Cli, Command};
 
-    #[test]
-    fn delivered_fencing_violation_is_a_finding() {
+    fn account() -> Account {
         let typed = ["tickcast", "listen", "--connect", "a:1", "--channel", "x"];
         let Command::Listen(args) = Cli::parse_from(typed).command else {
             panic!("it is listen")
         };
-        let mut account = Account::new(&args);
-        assert!(!account.found_anything());
+        Account::new(&args)
+    }
+
+    fn give(account: &mut Account, event: &Event) {
         let position = Position {
             channel: ChannelId(1),
             epoch: Epoch(1),
@@ -323,11 +352,47 @@ mod tests {
             received_at: Nanos::ZERO,
             missing_for: Nanos::ZERO,
         };
+        account.take(&Item::Event(&position, event));
+    }
+
+    #[test]
+    fn delivered_fencing_violation_is_a_finding() {
+        let mut account = account();
+        assert!(!account.found_anything());
         let event = Event::FencingViolation {
             sequence: Sequence(7),
             wrong_one_delivered: true,
         };
-        account.take(&Item::Event(&position, &event));
+        give(&mut account, &event);
+        assert!(account.found_anything());
+    }
+
+    #[test]
+    fn listed_losses_are_those_that_stand() {
+        let mut account = account();
+        let range = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+        for (sequences, records) in [(range(3, 4), 9), (range(6, 6), 5)] {
+            let (records, cause) = (Some(records), LossCause::Deadline);
+            let loss = Loss {
+                sequences,
+                records,
+                cause,
+            };
+            give(&mut account, &Event::Lost(loss));
+        }
+        let (sequences, reported, records) = (range(3, 4), 9, 2);
+        let corrected = Event::LossCorrected {
+            sequences,
+            reported,
+            records,
+        };
+        give(&mut account, &corrected);
+        let after = Sequence(5);
+        give(&mut account, &Event::RolledBack { after, records: 0 });
+        let lost: Vec<_> = (account.lost.iter())
+            .map(|it| (it.first.0, it.records))
+            .collect();
+        assert_eq!(lost, [(3, Some(2))]);
         assert!(account.found_anything());
     }
 }

@@ -161,6 +161,16 @@ pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
             let lost = json!({"sequences": sequences, "records": records, "cause": cause});
             put(&mut all, json!({ "lost": lost }));
         }
+        Event::LossCorrected {
+            sequences,
+            reported,
+            records,
+        } => {
+            let corrected = json!({
+                "sequences": sequences, "reported": reported, "records": records,
+            });
+            put(&mut all, json!({ "loss_corrected": corrected }));
+        }
         Event::Stream(StreamEvent::SourceLost {
             source,
             messages,
