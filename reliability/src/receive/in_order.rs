@@ -681,6 +681,9 @@ impl InOrder {
         on: &mut dyn Deliver,
     ) {
         let corrected = (self.revocable).correct_losses_before(sequence, first, counters);
+        if sequence == self.next() && !corrected.is_empty() {
+            self.next_record = Some(first);
+        }
         self.emit_corrected(corrected, on);
     }
 

@@ -58,8 +58,8 @@ pub(crate) struct Conflict {
 pub(crate) enum Misnumbered {
     /// The second waited and was dropped: this sequence is missing again.
     Dropped(Sequence),
-    /// The second is the publisher's, so the first, with this sequence, is contested.
-    Before(Sequence),
+    /// One of them, with this sequence, is contested: the other is the publisher's, or both were delivered.
+    Contested(Sequence),
 }
 
 /// A sequence and the number of its first record.
@@ -424,6 +424,21 @@ impl Reassembly {
         note(&mut self.anchor, self.stream.next(), (sequence, record));
     }
 
+    /// The publisher says that the first record of `sequence` has this number: a loss that ends before it is
+    /// reported with its size, or corrected.
+    pub(crate) fn confirm_number(
+        &mut self,
+        sequence: Sequence,
+        record: RecordNumber,
+        counters: &ReceiverCounters,
+        on: &mut dyn Deliver,
+    ) {
+        if sequence == self.stream.next() && record != RecordNumber(0) {
+            self.stream.emit_pending(Some(record), counters, on);
+            self.stream.enter_next_epoch(on);
+        }
+    }
+
     /// Notes the first record of the oldest sequence that the ring still holds; all below will be lost.
     pub(crate) fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
         note(&mut self.floor, self.stream.next(), (oldest, record));
@@ -447,9 +462,18 @@ impl Reassembly {
                     self.stream.reach_lost(range, cause);
                 }
             } else if self.in_arrival_order {
-                let Some((&held, true)) = self.window.seen(self.stream.next()) else {
+                let next = self.stream.next();
+                let Some((&held, true)) = self.window.seen(next) else {
                     break;
                 };
+                if self.stream.contradicts(held.first_record) {
+                    // Either is forged, and both were delivered.
+                    for either in [next, next.previous()] {
+                        if self.contest(either) {
+                            return Some(Misnumbered::Contested(either));
+                        }
+                    }
+                }
                 self.stream
                     .emit_pending(Some(held.first_record), counters, on);
                 self.stream.enter_next_epoch(on);
@@ -485,7 +509,9 @@ impl Reassembly {
         if held.via == Via::Repair || self.window.is_decided(next) {
             // The publisher's copy contests the datagram before it.
             let before = next.previous();
-            return self.contest(before).then_some(Misnumbered::Before(before));
+            return self
+                .contest(before)
+                .then_some(Misnumbered::Contested(before));
         }
         counters.malformed_dropped.increment();
         self.window.forget(next);

@@ -124,6 +124,16 @@ impl Recovery {
         }
     }
 
+    /// The publisher says that the first record of `sequence` has this number.
+    pub(crate) fn confirm_number(
+        &mut self,
+        sequence: Sequence,
+        record: RecordNumber,
+        on: &mut dyn Deliver,
+    ) {
+        (self.reassembly).confirm_number(sequence, record, &self.counters, on);
+    }
+
     /// Handles two datagrams whose record numbers do not follow. If the second was dropped, it is missing
     /// again, and either may be forged, so the first is contested.
     #[cold]
@@ -133,7 +143,7 @@ impl Recovery {
                 self.repair.reopen(sequence, now, &self.counters);
                 self.note_misnumbered(sequence, on);
             }
-            Misnumbered::Before(sequence) => self.note_contested(sequence, on),
+            Misnumbered::Contested(sequence) => self.note_contested(sequence, on),
         }
     }
 

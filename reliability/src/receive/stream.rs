@@ -720,6 +720,7 @@ impl EpochStream {
                 .confirm_losses(self.extent.confirmed(now).0);
         }
         self.confirm(status.newest, status.next_record, is_stale, now);
+        (self.recovery).confirm_number(status.newest.next(), status.next_record, on);
         if status.ended {
             self.extent.end_mut().confirm(status.newest);
         }

@@ -860,3 +860,49 @@ fn forged_heartbeat_behind_loss_misstates_no_balance() {
         assert_eq!((balance(&world), world.losses().len()), (7, 1));
     }
 }
+
+#[test]
+fn status_corrects_loss_behind_which_nothing_comes() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = losing(&mut publisher);
+    answer(&mut world, &publisher);
+    let mut impostor = impostor_of(&publisher);
+    impostor.next_record = 13;
+    world.hear(A, &impostor.heartbeat());
+    world.pass(Nanos::from_ms(3), &publisher);
+    assert_eq!(world.losses()[0].records, Some(10));
+    answer(&mut world, &publisher);
+    assert!(world.saw(&correction(10, 3)), "{:?}", world.events);
+    assert_eq!(balance(&world), 5);
+    world.hear(A, &publisher.publish(2));
+    assert_eq!(world.records, [1, 2, 6, 7], "it follows the corrected loss");
+}
+
+#[test]
+fn forged_number_delivered_early_is_contested_in_its_turn() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    answer(&mut world, &publisher);
+    world.answer = false;
+    world.hear(A, &publisher.publish(2));
+    let missing = publisher.publish(3);
+    let mut impostor = impostor_of(&publisher);
+    impostor.next_record += 40;
+    world.hear(A, &impostor.publish(2));
+    publisher.publish(2);
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.records.len(), 5, "3 and 4 are early");
+    world.hear(A, &missing);
+    assert_eq!(world.records.len(), 8);
+    world.answer = true;
+    world.settle(&publisher);
+    let losses: Vec<_> = (world.losses().iter())
+        .map(|it| (it.sequences.first.0, it.records, it.cause))
+        .collect();
+    assert_eq!(losses, [(3, Some(2), LossCause::Fenced)]);
+    assert_eq!(balance(&world), 8);
+}

@@ -49,7 +49,9 @@ impl Totals {
         self.state.follow(event);
         match event {
             Event::Lost(loss) => {
-                self.lost_records += loss.records.unwrap_or(0);
+                // A forged number may claim any loss.
+                let records = loss.records.unwrap_or(0);
+                self.lost_records = self.lost_records.saturating_add(records);
                 self.losses_of_unknown_size += u64::from(loss.records.is_none());
             }
             Event::EpochChanged { to, .. } => {
