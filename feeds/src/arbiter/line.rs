@@ -123,6 +123,11 @@ impl Line {
         self.next = self.next.max(end);
     }
 
+    /// Returns whether it sent a message with this sequence or a higher one in this session.
+    pub(super) const fn is_beyond(&self, sequence: u64) -> bool {
+        self.next > sequence
+    }
+
     /// Takes back messages from `end` on, which a packet's header counted and its bytes lack.
     pub(super) fn cut(&mut self, end: u64) {
         self.next = self.next.min(end);

@@ -405,7 +405,7 @@ impl<P: Protocol> Arbiter<P> {
         if trails(head.sent_at, began_at) {
             return self.left_behind(arrived.line, &head, left_at, out);
         }
-        if head.first < self.next && self.restarts(&head) {
+        if head.first < self.next && self.restarts(arrived.line, &head) {
             self.refute(arrived.line, false);
             self.settle(true, out);
             // That may have accepted a candidate.
@@ -722,7 +722,7 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     /// Returns whether a packet before the next message says that the venue restarted its count.
-    fn restarts(&mut self, head: &PacketHead<P::Note>) -> bool {
+    fn restarts(&mut self, line: usize, head: &PacketHead<P::Note>) -> bool {
         if self.is_resuming && self.is_after_stragglers(head) {
             return true;
         }
@@ -736,7 +736,9 @@ impl<P: Protocol> Arbiter<P> {
                 head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
             };
         }
-        if head.count > 0 || head.kind == PacketKind::End {
+        let is_heartbeat = head.count == 0 && head.kind != PacketKind::End;
+        // A slower line's heartbeat lies behind the others, and not behind its own messages.
+        if !is_heartbeat || !self.lines[line].is_beyond(head.first) {
             return false;
         }
         self.heartbeats_behind += 1;

@@ -366,6 +366,25 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
 }
 
 #[test]
+fn heartbeats_of_slower_lines_restart_no_count() {
+    let mut feed = Feed::new(5, Holding::live(2_000, 10_000));
+    for first in 1..=40 {
+        let at = first * 1_000_000;
+        for line in 0..5 {
+            feed.packet(line, at, &mold(1, first, 0));
+        }
+        // The first line is ahead by one message when the heartbeats of the others come.
+        feed.packet(0, at + 1, &mold(1, first, 1));
+        for line in 1..5 {
+            feed.packet(line, at + 2, &mold(1, first, 0));
+            feed.packet(line, at + 3, &mold(1, first, 1));
+        }
+    }
+    assert_eq!(feed.sequences(), (1..=40).collect::<Vec<_>>());
+    assert!(feed.reported.gaps.is_empty(), "{:?}", feed.reported.gaps);
+}
+
+#[test]
 fn heartbeat_of_next_session_is_a_sign_of_life() {
     let mut feed = Feed::new(1, Holding::NONE);
     feed.packet(0, 0, &mold(1, 1, 1));
