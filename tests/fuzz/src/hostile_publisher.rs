@@ -638,6 +638,15 @@ impl Heard {
             Item::Event(_, Event::Lost(loss)) => {
                 self.lost = self.lost.saturating_add(loss.records.unwrap_or(0));
             }
+            Item::Event(
+                _,
+                Event::LossCorrected {
+                    reported, records, ..
+                },
+            ) => {
+                let more = records.saturating_sub(*reported);
+                self.lost = self.lost.saturating_add(more);
+            }
             Item::Event(..) => {}
         }
     }
