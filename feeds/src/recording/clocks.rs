@@ -90,10 +90,10 @@ impl Clocks {
         let ahead = self.0.get(file).copied().filter(|ahead| *ahead != 0)?;
         let (by, way) = (
             ahead.unsigned_abs() / 1_000_000,
-            if ahead > 0 { "ahead" } else { "behind" },
+            if ahead > 0 { "ahead of" } else { "behind" },
         );
         Some(format!(
-            "the clock is {}.{:03} s {way} of the other file's, as equal messages show; the files are merged \
+            "the clock is {}.{:03} s {way} the other file's, as equal messages show; the files are merged \
              without that",
             by / 1_000,
             by % 1_000,

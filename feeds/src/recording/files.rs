@@ -164,23 +164,21 @@ impl File {
 
 impl Files {
     pub(super) fn new(captures: Vec<Capture>) -> Self {
-        let file = |capture: Capture| File {
+        let file = |capture: Capture| {
             // The writer of a pipe may pause behind each datagram, which must not wait for the next ones.
-            jump: if capture.size().is_some() {
-                JUMP
-            } else {
-                STEP_MAX
-            },
-            wrong_max: if capture.size().is_some() {
-                WRONG_MAX
-            } else {
-                1
-            },
-            capture,
-            ahead: VecDeque::new(),
-            front_at: None,
-            last_at: Nanos::ZERO,
-            failed: None,
+            let (jump, wrong_max) = match capture.size() {
+                Some(_) => (JUMP, WRONG_MAX),
+                None => (STEP_MAX, 1),
+            };
+            File {
+                capture,
+                ahead: VecDeque::new(),
+                front_at: None,
+                last_at: Nanos::ZERO,
+                jump,
+                wrong_max,
+                failed: None,
+            }
         };
         Self {
             files: captures.into_iter().map(file).collect(),

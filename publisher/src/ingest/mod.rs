@@ -462,8 +462,10 @@ impl Input {
         };
         let counters = &self.shared.counters;
         // A file of messages names its damage itself.
-        let names_damage = matches!(self.packets, Packets::BinaryFile(..));
-        let malformed = u64::from(!names_damage) * counters.source_malformed.get();
+        let malformed = match &self.packets {
+            Packets::BinaryFile(..) => 0,
+            _ => counters.source_malformed.get(),
+        };
         for (count, what) in [
             (
                 counters.source_conflicting.get(),

@@ -139,9 +139,9 @@ impl InOrder {
         self.pending.is_none() && self.crossings.is_empty()
     }
 
-    /// Returns whether a record of this number can follow a loss that delivery has reached and not reported.
-    pub(crate) fn can_follow_loss(&self, record: RecordNumber) -> bool {
-        self.pending.is_some() && self.next_record.is_none_or(|first| first <= record)
+    /// Returns whether a record of this number can follow what was delivered and lost so far.
+    pub(crate) fn can_follow(&self, record: RecordNumber) -> bool {
+        self.next_record.is_none_or(|first| first <= record)
     }
 
     /// Returns whether a loss that delivery has reached is not reported yet.

@@ -489,7 +489,7 @@ impl Reassembly {
             let (next, stream) = (self.stream.next(), &self.stream);
             let mut known = [self.floor, self.anchor].into_iter().flatten();
             // Anybody may have sent the heartbeat that a number comes from.
-            let fits = |(of, record)| of == next && stream.can_follow_loss(record);
+            let fits = |(of, record)| of == next && stream.can_follow(record);
             if let Some((_, record)) = known.find(|it| fits(*it)) {
                 self.stream.emit_pending(Some(record), counters, on);
             }

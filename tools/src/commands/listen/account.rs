@@ -158,9 +158,9 @@ impl Account {
             }
             Event::RolledBack { after, .. } => {
                 self.fenced = true;
-                let channel = position.channel;
+                let place = (position.channel, position.epoch);
                 self.lost
-                    .retain(|it| it.channel != channel || it.first <= *after);
+                    .retain(|it| (it.channel, it.epoch) != place || it.first <= *after);
             }
             Event::FencingViolation { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
@@ -182,16 +182,10 @@ impl Account {
 
     /// Corrects the number of records of a loss that is listed.
     fn correct(&mut self, position: &Position, sequences: SequenceRange, records: u64) {
-        let is_it = |it: &&mut LostRange| {
-            let place = (it.channel, it.epoch, it.first, it.last);
-            place
-                == (
-                    position.channel,
-                    position.epoch,
-                    sequences.first,
-                    Some(sequences.last),
-                )
-        };
+        let place = (position.channel, position.epoch);
+        let range = (sequences.first, Some(sequences.last));
+        let is_it =
+            |it: &&mut LostRange| (it.channel, it.epoch) == place && (it.first, it.last) == range;
         // The newest one, because a rollback reports a loss anew.
         if let Some(loss) = self.lost.iter_mut().rev().find(is_it) {
             loss.records = Some(records);
@@ -338,10 +332,10 @@ mod tests {
         Account::new(&args)
     }
 
-    fn give(account: &mut Account, event: &Event) {
+    fn give(account: &mut Account, epoch: u64, event: &Event) {
         let position = Position {
             channel: ChannelId(1),
-            epoch: Epoch(1),
+            epoch: Epoch(epoch),
             sequence: Sequence(7),
             record: RecordNumber(7),
             via: Via::Repair,
@@ -363,7 +357,7 @@ mod tests {
             sequence: Sequence(7),
             wrong_one_delivered: true,
         };
-        give(&mut account, &event);
+        give(&mut account, 2, &event);
         assert!(account.found_anything());
     }
 
@@ -371,14 +365,19 @@ mod tests {
     fn listed_losses_are_those_that_stand() {
         let mut account = account();
         let range = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
-        for (sequences, records) in [(range(3, 4), 9), (range(6, 6), 5)] {
+        // The sequences of the epoch before were higher.
+        for (epoch, sequences, records) in [
+            (1, range(8, 8), 7),
+            (2, range(3, 4), 9),
+            (2, range(6, 6), 5),
+        ] {
             let (records, cause) = (Some(records), LossCause::Deadline);
             let loss = Loss {
                 sequences,
                 records,
                 cause,
             };
-            give(&mut account, &Event::Lost(loss));
+            give(&mut account, epoch, &Event::Lost(loss));
         }
         let (sequences, reported, records) = (range(3, 4), 9, 2);
         let corrected = Event::LossCorrected {
@@ -386,13 +385,13 @@ mod tests {
             reported,
             records,
         };
-        give(&mut account, &corrected);
+        give(&mut account, 2, &corrected);
         let after = Sequence(5);
-        give(&mut account, &Event::RolledBack { after, records: 0 });
+        give(&mut account, 2, &Event::RolledBack { after, records: 0 });
         let lost: Vec<_> = (account.lost.iter())
             .map(|it| (it.first.0, it.records))
             .collect();
-        assert_eq!(lost, [(3, Some(2))]);
+        assert_eq!(lost, [(8, Some(7)), (3, Some(2))]);
         assert!(account.found_anything());
     }
 }
