@@ -197,10 +197,12 @@ impl ToolError {
             | Self::Write { .. }
             | Self::File(_)
             | Self::Faults(_)
-            | Self::Capture(_)
             | Self::Udp(_)
             | Self::Address { .. }
             | Self::Process { code: Some(2), .. } => Exit::Usage,
+            // The path is right; its content is not whole.
+            Self::Capture(CaptureError::Empty { .. }) => Exit::Finding,
+            Self::Capture(_) => Exit::Usage,
             // These rejections are the caller's fault; all others may succeed later.
             Self::Rejected(
                 RejectCode::UnknownChannel | RejectCode::WireVersion | RejectCode::Authentication,

@@ -6,7 +6,12 @@
 //! and the end of the session too, and old messages. Only a line that brought no packet of the
 //! candidate may still lag behind, so its old packets count once the line skew is over. Once two
 //! packets confirm a candidate that waits for missing messages, only news voids it. The previous
-//! session takes [`INSISTING`] packets, because the slower line's last packets are no change.
+//! session takes [`INSISTING`] packets, because the slower line's last packets are no change. Lines that
+//! brought no packet of the candidate may bring more of the current session within the line skew, so it
+//! waits for them.
+//!
+//! A source may begin with a packet whose session's name is damaged in one bit. The source then goes on in
+//! the session that brings the same messages again, or the next ones.
 //!
 //! Heartbeats of the candidate wait with its packets, because they announce its messages. One right
 //! behind its messages confirms it where nothing more can be awaited: at the end of the input, and when
@@ -46,6 +51,8 @@ pub(super) struct Candidate {
     /// Its packets in order of arrival, and their length.
     packets: VecDeque<Held>,
     bytes: usize,
+    /// The lines that brought one of them.
+    brought_by: Vec<usize>,
 }
 
 impl Candidate {
@@ -59,11 +66,15 @@ impl Candidate {
             is_closed: false,
             packets: VecDeque::new(),
             bytes: 0,
+            brought_by: Vec::new(),
         }
     }
 
     fn push(&mut self, held: Held) {
         self.bytes += held.bytes.len();
+        if !self.brought_by.contains(&held.line) {
+            self.brought_by.push(held.line);
+        }
         self.packets.push_back(held);
     }
 
@@ -100,7 +111,7 @@ impl Candidate {
 
     /// Returns whether a line brought one of the packets.
     fn came_on(&self, line: usize) -> bool {
-        self.packets.iter().any(|it| it.line == line)
+        self.brought_by.contains(&line)
     }
 }
 
@@ -160,7 +171,9 @@ impl<P: Protocol> Arbiter<P> {
         // The end of the input does not shorten the time: a last packet may be a damaged one.
         let is_due = self.now >= candidate.since.after(self.holding.session());
         let is_alone = !is_previous && !candidate.is_refuted && is_due;
-        let is_followed = candidate.is_confirmed(is_previous)
+        let is_awaited = candidate.brought_by.len() < self.lines.len()
+            && self.now < candidate.since.after(self.holding.wait());
+        let is_followed = (candidate.is_confirmed(is_previous) && !is_awaited)
             || is_alone
             || (is_over && self.is_preferred(candidate));
         if is_followed || planted(ArbiterBug::SessionBelieved) {
@@ -246,6 +259,28 @@ impl<P: Protocol> Arbiter<P> {
             return;
         };
         self.heartbeats.follow(candidate.session);
+        if self.is_joining {
+            // No message was delivered: the source begins with this session.
+            self.drop_far(out);
+            self.begin_elsewhere(candidate.session);
+        } else if self.is_renamed(&candidate) {
+            self.session = Some(candidate.session);
+        } else {
+            self.change_session(&candidate, out);
+        }
+        for held in candidate.packets {
+            if planted(ArbiterBug::SessionPacketsDropped) {
+                continue;
+            }
+            // From here on, it is a packet of its line.
+            let is_heartbeat = held.end == held.first;
+            self.other_heartbeats = self.other_heartbeats.saturating_sub(is_heartbeat.into());
+            self.take_held(held, out);
+        }
+    }
+
+    /// Leaves the current session, and begins the run of another one.
+    fn change_session(&mut self, candidate: &Candidate, out: &mut impl Listen<P>) {
         let left_at = self.left_at(candidate.session);
         let next = self.next;
         self.report_unknown_end(out);
@@ -261,15 +296,6 @@ impl<P: Protocol> Arbiter<P> {
         self.is_unnumbered = left_at.is_none() && unnumbered;
         let next = self.next_position();
         out.incident(Incident::SessionChange { next });
-        for held in candidate.packets {
-            if planted(ArbiterBug::SessionPacketsDropped) {
-                continue;
-            }
-            // From here on, it is a packet of its line.
-            let is_heartbeat = held.end == held.first;
-            self.other_heartbeats = self.other_heartbeats.saturating_sub(is_heartbeat.into());
-            self.take_held(held, out);
-        }
     }
 
     /// Drops the packets of the candidate.
@@ -337,6 +363,26 @@ impl<P: Protocol> Arbiter<P> {
             && !candidate.is_refuted
             && held.first == 1
             && (self.protocol.read(&held.bytes)).is_ok_and(|(_, blocks)| is_other(blocks))
+    }
+
+    /// Returns whether the source began just now with a packet of the candidate's, one bit of whose name is
+    /// damaged: the same messages came again, or the next ones.
+    fn is_renamed(&self, candidate: &Candidate) -> bool {
+        let name = self.session.filter(|_| self.previous.is_none());
+        let is_like = name.is_some_and(|name| (name ^ candidate.session).count_ones() == 1);
+        let Some((at, first, packet)) = self.recent.only().filter(|_| is_like) else {
+            return false;
+        };
+        let is_same = |it: &Held| {
+            let read = self.protocol.read(&it.bytes);
+            let of_only = |_| Some((first, packet));
+            let is_equal = |blocks| self.differing(first, &it.bytes, blocks, of_only) == 0;
+            it.first == first && read.is_ok_and(|(_, blocks)| is_equal(blocks))
+        };
+        let mut packets = candidate.packets.iter().filter(|it| it.end > it.first);
+        let begin = packets.clone().map(|it| it.first).min();
+        candidate.since < at.after(self.holding.session())
+            && (begin == Some(self.next) || packets.any(is_same))
     }
 
     /// Returns whether a packet's messages fill it exactly and are known.

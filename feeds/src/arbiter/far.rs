@@ -138,9 +138,12 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
-    /// Goes on at the newest packet far ahead and those near it, and drops the others.
+    /// Goes on at the newest packet far ahead and those near it, and drops the others. Where the source
+    /// begins, other lines may be far from there.
     fn go_far(&mut self, out: &mut impl Listen<P>) {
-        let mut packets = std::mem::take(&mut self.far).packets;
+        let Far {
+            packets, voided, ..
+        } = std::mem::take(&mut self.far);
         let Some(newest) = packets.last() else { return };
         let (mut first, mut end) = (newest.first, newest.end);
         for it in packets.iter().rev() {
@@ -148,15 +151,24 @@ impl<P: Protocol> Arbiter<P> {
                 (first, end) = (first.min(it.first), end.max(it.end));
             }
         }
-        // In this order, each packet is near what is known by then.
-        packets.sort_unstable_by_key(|it| it.first);
+        let goes_on = |it: &Held| it.first >= first && it.end <= end;
+        let lines: Vec<_> = (packets.iter().filter(|it| goes_on(it)))
+            .map(|it| it.line)
+            .collect();
+        let mut nth = 0;
+        let (mut taken, dropped): (Vec<_>, Vec<_>) = packets.into_iter().partition(|it| {
+            nth += 1;
+            let is_open = nth > voided && self.is_joining;
+            goes_on(it) || (is_open && !lines.contains(&it.line))
+        });
+        for held in dropped {
+            self.drop_held(held, FAR_AHEAD, out);
+        }
+        // In this order, each packet is near what is known by then, or waits again.
+        taken.sort_unstable_by_key(|it| it.first);
         self.announced = self.announced.max(first);
-        for held in packets {
-            if held.first >= first && held.end <= end {
-                self.take_held(held, out);
-            } else {
-                self.drop_held(held, FAR_AHEAD, out);
-            }
+        for held in taken {
+            self.take_held(held, out);
         }
     }
 }

@@ -11,8 +11,8 @@
 //!   `expect_from_one`.
 //! - A source begins with a packet of messages, or with two heartbeats of one session.
 //! - Another session, or a sequence far ahead, is followed once it is confirmed.
-//! - Sequences are never reused in a session. A venue that restarts its count says so by repeated
-//!   heartbeats below the next sequence, or by the time at which it sent the packet. After a
+//! - Sequences are never reused in a session. A venue that restarts its count says so by messages that
+//!   continue repeated heartbeats below the next sequence, or by the time at which it sent them. After a
 //!   resumption, packets below the next sequence say so once the slower lines can't be the cause.
 //! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets
 //!   are numbered in order of arrival.
@@ -31,6 +31,7 @@ mod queue;
 mod ranges;
 mod recent;
 mod refused;
+mod restart;
 
 use std::net::Ipv4Addr;
 
@@ -44,17 +45,15 @@ use self::line::Line;
 pub use self::message_blocks::MessageBlocks;
 pub(crate) use self::packet_format::{MessageNumber, PacketFormat};
 pub use self::protocol::{Blocks, Listen, PacketHead, PacketKind, Protocol};
-use self::protocol::{RESEND_NS, count, trails};
+use self::protocol::{count, trails};
 use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
 use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
+use self::restart::Claim;
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
-/// Heartbeats in a row below the next sequence that a restarted count takes: fewer may be
-/// stragglers.
-pub const HEARTBEATS_BEHIND: u8 = 3;
 /// Ranges of lost messages remembered at most.
 const MISSED_MAX: usize = 4096;
 
@@ -97,7 +96,7 @@ pub struct Arbiter<P> {
     newest_sent_at: u64,
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
     run_before: (u64, u64),
-    heartbeats_behind: u8,
+    claim: Claim,
     /// Heartbeats of sessions that were not followed when they came.
     other_heartbeats: u64,
     is_unnumbered: bool,
@@ -156,7 +155,7 @@ impl<P: Protocol> Arbiter<P> {
             recent: Recent::default(),
             newest_sent_at: 0,
             run_before: (0, 0),
-            heartbeats_behind: 0,
+            claim: Claim::default(),
             other_heartbeats: 0,
             is_unnumbered: false,
             end_at: None,
@@ -268,7 +267,7 @@ impl<P: Protocol> Arbiter<P> {
             && head.first == self.next
             && head.count > 0
         {
-            self.heartbeats_behind = 0;
+            self.claim.void();
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
             self.heard(line, &head, out);
             self.remember(self.now, head.first, packet.payload);
@@ -405,7 +404,7 @@ impl<P: Protocol> Arbiter<P> {
         if trails(head.sent_at, began_at) {
             return self.left_behind(arrived.line, &head, left_at, out);
         }
-        if head.first < self.next && self.restarts(arrived.line, &head) {
+        if head.first < self.next && self.restarts(arrived, &head, blocks.clone()) {
             self.refute(arrived.line, false);
             self.settle(true, out);
             // That may have accepted a candidate.
@@ -422,7 +421,7 @@ impl<P: Protocol> Arbiter<P> {
         let is_news = head.count > 0 && end > self.next;
         if is_news || first >= self.next {
             self.is_resuming = false;
-            self.heartbeats_behind = 0;
+            self.claim.void();
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
         self.refute(arrived.line, is_news);
@@ -721,49 +720,17 @@ impl<P: Protocol> Arbiter<P> {
         })
     }
 
-    /// Returns whether a packet before the next message says that the venue restarted its count.
-    fn restarts(&mut self, line: usize, head: &PacketHead<P::Note>) -> bool {
-        if self.is_resuming && self.is_after_stragglers(head) {
-            return true;
-        }
-        if head.sent_at > 0 {
-            return if head.count == 0 && head.first == 1 {
-                !trails(head.sent_at, self.newest_sent_at)
-            } else if self.newest_sent_at == 0 {
-                // After a resumption, the packet may be one of the slower line.
-                false
-            } else {
-                head.sent_at > self.newest_sent_at.saturating_add(RESEND_NS)
-            };
-        }
-        let is_heartbeat = head.count == 0 && head.kind != PacketKind::End;
-        // A slower line's heartbeat lies behind the others, and not behind its own messages.
-        if !is_heartbeat || !self.lines[line].is_beyond(head.first) {
-            return false;
-        }
-        self.heartbeats_behind += 1;
-        self.heartbeats_behind == HEARTBEATS_BEHIND
-    }
-
-    /// Returns whether a packet comes too late to be of the run that was resumed. The slower lines
-    /// bring the rest of what was delivered soon after its first packet.
-    fn is_after_stragglers(&mut self, head: &PacketHead<P::Note>) -> bool {
-        if head.first + head.count > self.next || head.kind == PacketKind::End {
-            return false;
-        }
-        let since = *self.behind_since.get_or_insert(self.now);
-        self.now > since.after(self.holding.stragglers()) && !planted(ArbiterBug::ResumeSwallows)
-    }
-
     /// Starts to count anew, as a packet says. Messages before it that were taken for old ones are a gap.
     fn restart(&mut self, head: &PacketHead<P::Note>, out: &mut impl Listen<P>) {
-        let left_at = self.next;
+        let (left_at, claim) = (self.next, self.claim);
         self.report_unknown_end(out);
         self.drop_far(out);
         self.begin_run(1);
-        // A heartbeat is the first packet of its run; messages may have overtaken others.
         if head.count == 0 {
+            // A heartbeat is the first packet of its run; messages may have overtaken others.
             self.run_before = (head.sent_at, left_at);
+        } else if let Some(next) = claim.continued(head.first) {
+            self.announced = next;
         }
         let next = self.next_position();
         out.incident(Incident::SequenceReset { next });
@@ -775,6 +742,13 @@ impl<P: Protocol> Arbiter<P> {
             let (from, missing) = (self.next_position(), u64::MAX);
             out.incident(Incident::Gap { from, missing });
         }
+    }
+
+    /// Begins the source in another session, because none of its messages was delivered yet.
+    fn begin_elsewhere(&mut self, session: u128) {
+        self.session = Some(session);
+        self.announced = 0;
+        self.end_at = None;
     }
 
     /// Starts to count anew at `next`, with another ordinal.
@@ -789,7 +763,7 @@ impl<P: Protocol> Arbiter<P> {
         self.recent.clear();
         self.gap = None;
         self.run_before = (0, 0);
-        self.heartbeats_behind = 0;
+        self.claim = Claim::default();
         self.is_joining = false;
         self.end_at = None;
         self.has_ended = false;

@@ -92,6 +92,13 @@ impl Recent {
         Some((entry.first, &self.bytes[start..start + entry.len]))
     }
 
+    /// Returns arrival, first message and bytes of the only packet since the beginning or
+    /// [`clear`](Self::clear), if there was one.
+    pub(super) fn only(&self) -> Option<(Nanos, u64, &[u8])> {
+        let entry = self.ring.first().filter(|_| self.pushed == 1)?;
+        Some((entry.at, entry.first, &self.first.2[..]))
+    }
+
     fn entry_of(&self, sequence: u64) -> Option<&Entry> {
         let (mut low, mut high) = (self.pushed.saturating_sub(LEN), self.pushed);
         let oldest = low;
@@ -114,7 +121,7 @@ mod tests {
     #[test]
     fn bytes_of_a_packet_are_kept_until_others_need_the_room() {
         let mut recent = Recent::default();
-        assert_eq!(recent.packet_of(1), None);
+        assert_eq!((recent.packet_of(1), recent.only()), (None, None));
         let len = BYTES / 8 + 1;
         for n in 1..=7_u8 {
             recent.push(
@@ -128,6 +135,7 @@ mod tests {
         }
         assert_eq!(recent.packet_of(9), None, "before the first one");
         assert_eq!(recent.packet_of(19), Some((9, &vec![1; len][..])));
+        assert_eq!(recent.only(), None);
         // The eighth one does not fit behind the seventh, and takes the room of the first.
         recent.push(80, 80, Nanos(1), &vec![8; len]);
         assert_eq!(
@@ -166,5 +174,6 @@ mod tests {
         assert_eq!(recent.find(packets * 10), None);
         recent.push(7, 7, Nanos(1), b"packet");
         assert_eq!((recent.find(6), recent.find(7)), (None, Some(Nanos(1))));
+        assert_eq!(recent.only(), Some((Nanos(1), 7, &b"packet"[..])));
     }
 }

@@ -324,21 +324,34 @@ impl Capture {
         }
     }
 
-    /// Opens another file that begins here.
+    /// Opens another file that begins here, and the next one where that is empty.
     fn enter_file(&mut self) -> Result<(), CaptureFault> {
-        self.input.ensure(pcap::FILE_HEADER_LEN)?;
-        let begins = begins_file(self.input.visible());
-        let is_section_of_same =
-            matches!(self.reader, Reader::PcapNg(_)) && begins == Some(CaptureFormat::PcapNg);
-        if begins.is_some() && self.input.offset() > 0 && !is_section_of_same {
+        loop {
+            self.input.ensure(pcap::FILE_HEADER_LEN)?;
+            let begins = begins_file(self.input.visible());
+            let is_section_of_same =
+                matches!(self.reader, Reader::PcapNg(_)) && begins == Some(CaptureFormat::PcapNg);
             let at = self.input.offset();
-            if let Some((_, reader)) = open_reader(&mut self.input)? {
-                self.findings.add(CaptureFinding::AnotherFile { at });
-                self.reader = reader;
-                self.begin_file();
+            if begins.is_none() || at == 0 || is_section_of_same {
+                return Ok(());
+            }
+            let Some((_, reader)) = open_reader(&mut self.input)? else {
+                return Ok(());
+            };
+            self.findings.add(CaptureFinding::AnotherFile { at });
+            self.reader = reader;
+            self.begin_file();
+            if matches!(self.reader, Reader::Ended) {
+                return Ok(());
             }
         }
-        Ok(())
+    }
+
+    /// Returns another reader of the same file, from its beginning.
+    pub(crate) fn reopened(&self) -> Result<Self, CaptureError> {
+        let mut capture = Self::open(&self.path)?;
+        capture.set_time(self.time);
+        Ok(capture)
     }
 
     /// Reads the next record or block.

@@ -126,8 +126,9 @@ impl Normaliser {
         bytes: &[u8],
         sink: &mut dyn Sink,
     ) {
-        // The block used up a sequence and holds nothing: legal.
-        let Some(&kind) = bytes.first() else { return };
+        let Some(&kind) = bytes.first() else {
+            return empty(position, sink);
+        };
         self.counts.add(kind);
         // The kinds that make up nearly all of a day are told apart once: each has its own copy of
         // what follows, in which the compiler knows what it has.
@@ -165,7 +166,7 @@ impl Normaliser {
     ) {
         match ItchMessage::read(bytes) {
             Ok(message) => self.tell(&message, position, received_at, sink),
-            Err(ParseError::Empty) => {}
+            Err(ParseError::Empty) => empty(position, sink),
             Err(ParseError::Short { .. }) => {
                 let reason = "ITCH message shorter than its type";
                 sink.incident(Incident::UnreadableMessage { position, reason });
@@ -586,6 +587,12 @@ impl Normaliser {
             ns => self.clock.utc(ns),
         }
     }
+}
+
+#[cold]
+fn empty(position: SourcePosition, sink: &mut dyn Sink) {
+    let reason = "an ITCH message is empty";
+    sink.incident(Incident::UnreadableMessage { position, reason });
 }
 
 #[inline]

@@ -98,7 +98,8 @@ impl File {
     /// Returns the time of the next datagram by the file's own clock; `None` at the end.
     ///
     /// A stamp that is far from the datagrams before and behind is damage where it is not between them, and
-    /// counts as the time of the one before.
+    /// counts as the time of the one before. Several that would be wrong need two datagrams behind them
+    /// that show it, because one may have a wrong stamp itself.
     /// The datagram keeps its place in the file either way. One without a time comes at once.
     fn next_at(&mut self, index: usize, spare: &mut Vec<Held>) -> Option<Nanos> {
         if self.ahead.is_empty() && !self.read_ahead(index, spare) {
@@ -123,7 +124,7 @@ impl File {
         if is_first {
             let mut is_far = |n| {
                 let next = self.stamp_ahead(n, index, spare);
-                next.filter(|next| self.is_far(stamp, *next))
+                next.filter(|next| *next < stamp && self.is_far(stamp, *next))
             };
             let next = is_far(1).filter(|_| is_far(2).is_some());
             return Some(next.map_or(stamp, |next| stamp.min(next)));
@@ -133,12 +134,24 @@ impl File {
             let Some(next) = self.stamp_ahead(n, index, spare) else {
                 break;
             };
-            let is_between = last < stamp && stamp < next;
-            if self.is_far(stamp, next) && next.after(self.jump) >= last && !is_between {
-                return Some(last);
+            if self.contradicts(stamp, last, next) {
+                // One wrong stamp behind several right ones is alone with that.
+                let after = match n {
+                    1 => Some(next),
+                    _ => self.stamp_ahead(n + 1, index, spare),
+                };
+                if after.is_some_and(|after| self.contradicts(stamp, last, after)) {
+                    return Some(last);
+                }
             }
         }
         Some(stamp)
+    }
+
+    /// Returns whether a stamp that is far from the `last` one is wrong if a later one is right.
+    fn contradicts(&self, stamp: Nanos, last: Nanos, later: Nanos) -> bool {
+        let is_between = last < stamp && stamp < later;
+        self.is_far(stamp, later) && later.after(self.jump) >= last && !is_between
     }
 
     /// Returns the stamp of the `n`-th datagram behind the first one ahead; `None` if it has none.
@@ -200,6 +213,13 @@ impl Files {
     pub(super) fn is_regular(&self, file: usize) -> bool {
         let file = self.files.get(file);
         file.is_some_and(|file| file.capture.size().is_some())
+    }
+
+    /// Returns another reader of a regular file, from its beginning.
+    pub(super) fn reopened(&self, file: usize) -> Option<Capture> {
+        let capture = &self.files.get(file)?.capture;
+        capture.size()?;
+        capture.reopened().ok()
     }
 
     /// Reads another datagram of a file, and keeps it; `None` at the end of that file. An error is

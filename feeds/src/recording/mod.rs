@@ -1,12 +1,14 @@
 //! A recording: the packets of the wanted feeds of one or several captures, merged by time, and an
 //! account of everything else.
 //!
-//! The first packets of each file are surveyed, which finds the feeds and their lines. Captures with
-//! several feeds need a choice; everything that is not of the chosen feeds is foreign, counted by
+//! The first packets of each file are surveyed, which finds the feeds and their lines; in a regular file
+//! without a feed among them, the first packets from where one begins. Captures with several feeds need a
+//! choice; everything that is not of the chosen feeds is foreign, counted by
 //! destination, and changes nothing.
 
 mod clocks;
 mod destination;
+mod error;
 mod files;
 mod first_times;
 mod inspection;
@@ -18,12 +20,12 @@ mod timeline;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use thiserror::Error;
 use tickcast_reliability::types::Nanos;
 
 pub use self::destination::{FeedDestination, NotADestination};
+pub use self::error::RecordingError;
 use self::files::{Files, Held};
 use self::first_times::FirstTimes;
 pub use self::inspection::{FeedReport, Inspection, LATE, LineReport};
@@ -56,84 +58,6 @@ const PENDING_MAX: usize = 1_000;
 const DESTINATIONS_MAX: usize = 4_096;
 /// Lines of one feed.
 const LINES_MAX: usize = 256;
-
-/// A recording that can't be used as it was asked for.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RecordingError {
-    /// A file can't be read.
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
-    /// The files hold several feeds.
-    #[error("{} holds {} feeds: {}", paths(.files), .feeds.len(), list(.feeds))]
-    Choice {
-        /// The files.
-        files: Vec<PathBuf>,
-        /// Their feeds.
-        feeds: Vec<Feed>,
-    },
-    /// The files hold no feed that is wanted.
-    #[error(
-        "{} holds no feed at the destinations asked for; it holds {}",
-        paths(.files), list(.feeds)
-    )]
-    NotThere {
-        /// The files.
-        files: Vec<PathBuf>,
-        /// Their feeds.
-        feeds: Vec<Feed>,
-    },
-    /// A file of messages has no packets, and what was asked for concerns packets.
-    #[error(
-        "{} holds ITCH 5.0 messages without packets, so {asked} does not apply: leave it out",
-        .file.display()
-    )]
-    NoPackets {
-        /// The file.
-        file: PathBuf,
-        /// The setting.
-        asked: String,
-    },
-    /// A feed has more lines than can be merged.
-    #[error(
-        "{} make {lines} lines of one feed, but at most {LINES_MAX} are merged: choose fewer \
-         destinations or files",
-        paths(.files)
-    )]
-    TooManyLines {
-        /// The files.
-        files: Vec<PathBuf>,
-        /// The lines.
-        lines: usize,
-    },
-    /// No feed was recognised.
-    #[error("{} holds no feed that is recognised: {}", paths(.files), .clues.join("; "))]
-    Nothing {
-        /// The files.
-        files: Vec<PathBuf>,
-        /// The content of the files, and remedies.
-        clues: Vec<String>,
-    },
-}
-
-fn paths(files: &[PathBuf]) -> String {
-    let paths: Vec<_> = files
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    paths.join(" with ")
-}
-
-fn list(feeds: &[Feed]) -> String {
-    if feeds.is_empty() {
-        return "none".into();
-    }
-    feeds
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
 
 /// One packet of a feed.
 #[derive(Clone, Copy, Debug)]
@@ -320,12 +244,28 @@ impl Recording {
                 let files = recording.files.paths();
                 return Err(RecordingError::NotThere { files, feeds: all });
             }
-            return Err(RecordingError::Nothing {
-                clues: recording.clues(),
-                files: recording.files.paths(),
-            });
+            return Err(recording.nothing(format));
         }
         Ok(recording)
+    }
+
+    /// Returns the reason why a recording that was read to its end has no feed.
+    fn nothing(&self, format: Option<Format>) -> RecordingError {
+        let files = self.files.paths();
+        let others = self.others.iter();
+        let destinations: Vec<_> = others
+            .filter_map(|(to, other)| other.format.map(|_| *to))
+            .collect();
+        match destinations.is_empty() || format.is_some() {
+            true => RecordingError::Nothing {
+                clues: self.clues(),
+                files,
+            },
+            false => RecordingError::BeginsLate {
+                files,
+                destinations,
+            },
+        }
     }
 
     /// Reads up to the first packet that shows the format of the named destinations. Packets to others are
@@ -623,9 +563,9 @@ impl Recording {
             let frames = other.record.frames;
             let is_stray = |line: &RecordedLine| line.destination.address == *to;
             if self.strays.iter().any(is_stray) {
+                let cause = self.cause_of_stray(*to);
                 faults.push(format!(
-                    "{frames} frames to {to} are of the session of a feed at another destination: their \
-                     destination is damaged"
+                    "{frames} frames to {to} are of the session of a feed at another destination: {cause}"
                 ));
             } else if let Some(format) = other.format {
                 faults.push(format!(
@@ -648,6 +588,23 @@ impl Recording {
             }
         }
         faults
+    }
+
+    /// Returns the likely reason why a few packets of a feed's session have another destination.
+    fn cause_of_stray(&self, to: SocketAddr) -> String {
+        let lines = self.feeds.iter().flat_map(|feed| &feed.lines);
+        let mut destinations = lines.map(|line| line.destination.address);
+        if destinations.any(|it| differs_in_one_bit(it, to)) {
+            "one bit of their destination differs, which may be damage".into()
+        } else if to.ip().is_multicast() {
+            format!(
+                "they are another feed of a few packets, or a line of it: choose {to} alone or too"
+            )
+        } else {
+            format!(
+                "they are a retransmission to one host, or misdirected: choose {to} too to use them"
+            )
+        }
     }
 
     /// Returns what the files hold where they yield little: link types, EtherTypes, protocols,
@@ -709,6 +666,39 @@ fn read_survey(files: &mut Files, file: usize, survey: &mut Survey) {
             break;
         }
     }
+    if found_at.is_none()
+        && let Some(capture) = files.reopened(file)
+    {
+        survey_from_first(capture, file, survey);
+    }
+}
+
+/// Surveys a file from the first packet of a feed on. The packets before it need no memory, because the
+/// recording reads the file again.
+fn survey_from_first(mut capture: Capture, file: usize, survey: &mut Survey) {
+    let (mut packets, mut bytes) = (0, 0);
+    // The recording reports an error, when it comes there.
+    while let Ok(Some(packet)) = capture.next() {
+        let (to, at) = (packet.destination, packet.received_at);
+        let found = survey.packet(file, to, at, packet.payload, packet.is_snapped());
+        if packets > 0 || found.is_some() {
+            packets += 1;
+            bytes += packet.payload.len();
+        }
+        if packets >= SURVEY_PACKETS || bytes >= SURVEY_BYTES {
+            break;
+        }
+    }
+}
+
+/// Returns whether two addresses of IPv4 and their ports differ in one bit.
+fn differs_in_one_bit(one: SocketAddr, other: SocketAddr) -> bool {
+    let (SocketAddr::V4(one), SocketAddr::V4(other)) = (one, other) else {
+        return false;
+    };
+    let of_address = one.ip().to_bits() ^ other.ip().to_bits();
+    let of_port = one.port() ^ other.port();
+    of_address.count_ones() + of_port.count_ones() == 1
 }
 
 fn capture_clues(capture: &Capture) -> Vec<String> {

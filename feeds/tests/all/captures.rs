@@ -1117,6 +1117,41 @@ fn another_file_behind_the_first_is_read_too() {
 }
 
 #[test]
+fn empty_files_between_others_are_harmless() {
+    let big = |frames: &[Vec<u8>]| pcap_of(Order::Big, 1_000, 1, frames);
+    let little = |frames: &[Vec<u8>]| pcap_of(Order::Little, 1_000, 1, frames);
+    let ng = |frames: &[Vec<u8>]| pcapng(Order::Little, frames);
+    let (a, b) = (
+        [plain(b"one"), plain(b"two")],
+        [plain(b"three"), plain(b"four")],
+    );
+    let empties = [
+        little(&[]),
+        big(&[]),
+        [big(&[]), little(&[])].concat(),
+        ng(&[]),
+    ];
+    for empty in empties {
+        for last in [little(&b), big(&b), ng(&b)] {
+            for files in [
+                [&little(&a)[..], &empty, &last],
+                [&ng(&a), &empty, &last],
+                [&empty, &little(&a), &last],
+            ] {
+                let bytes = files.concat();
+                let (packets, stats) = read(&bytes);
+                assert_eq!(packets.len(), 4, "{files:02x?}");
+                let damaged = stats
+                    .account
+                    .class(tickcast_feeds::capture::account::Class::Damaged);
+                assert_eq!(damaged.bytes, 0, "{files:02x?}");
+                assert_eq!(stats.account.total().bytes, bytes.len() as u64);
+            }
+        }
+    }
+}
+
+#[test]
 fn zeros_behind_a_capture_are_padding() {
     for file in [
         pcap(&[plain(b"one")]),

@@ -775,6 +775,34 @@ fn stamp_that_is_seconds_off_loses_nothing() {
     }
 }
 
+/// One file lacks message 2 and a heartbeat behind it. The stamp of its message 3, behind three heartbeats,
+/// is too early.
+#[test]
+fn early_stamp_behind_heartbeats_loses_nothing() {
+    for early_ms in [2_100, 2_600, 3_000, 3_400] {
+        let file = |is_whole: bool| {
+            let early = if is_whole { 0 } else { early_ms };
+            let beat = |next| heartbeat(b"SESSION001", next);
+            let message = |n| mold(n, b'S');
+            let mut packets = vec![(0, message(1)), (1_000, beat(2))];
+            if is_whole {
+                packets.extend([(2_000, beat(2)), (2_600, message(2))]);
+            }
+            packets.extend([3_600, 4_600, 5_600].map(|ms| (ms, beat(3))));
+            packets.push((6_100 - early, message(3)));
+            packets.extend([(6_200, message(4)), (6_300, message(5))]);
+            pcap_at(packets.into_iter().map(|(ms, payload)| {
+                let at = (1_000 + ms / 1_000, ms % 1_000 * 1_000);
+                (at, (GROUP, 1, payload))
+            }))
+        };
+        let inspection = inspect_files("early", &[file(false), file(true)]);
+        let feed = &inspection.feeds[0];
+        let counts = (feed.messages, feed.missing, feed.late, feed.sessions);
+        assert_eq!(counts, (5, 0, 0, 1), "{early_ms} ms");
+    }
+}
+
 #[test]
 fn clock_that_was_set_is_named_as_the_cause() {
     let files = [
@@ -1151,6 +1179,19 @@ fn bytes_behind_the_messages_of_a_packet_are_a_fault() {
 }
 
 #[test]
+fn empty_message_is_a_fault() {
+    // Two messages, the first one of length 0.
+    let mut third = mold(3, b'S');
+    third.splice(18..20, [0, 2, 0, 0]);
+    let payloads = [mold(1, b'S'), mold(2, b'S'), third, mold(5, b'S')];
+    let file = pcap(payloads.map(|it| (GROUP, 1, it)));
+    let inspection = inspect_bytes("empty.pcap", &file).unwrap();
+    let feed = &inspection.feeds[0];
+    assert_eq!((feed.messages, feed.missing, feed.malformed), (4, 0, 1));
+    assert!(!inspection.is_whole());
+}
+
+#[test]
 fn packet_with_a_damaged_destination_makes_no_feed() {
     let packets = (1..=9).map(|n| (GROUP, if n == 5 { 65 } else { 1 }, mold(n, b'S')));
     let file = pcap(packets);
@@ -1181,6 +1222,59 @@ fn packet_with_a_damaged_destination_makes_no_feed() {
         let error = inspect_bytes("few.pcap", &file).unwrap_err();
         assert!(matches!(error, RecordingError::Choice { .. }), "{error}");
     }
+}
+
+#[test]
+fn few_packets_elsewhere_are_named_by_their_destination() {
+    for (group, port, cause) in [
+        (GROUP, 65, "one bit of their destination differs"),
+        ([10, 0, 0, 9], 1, "a retransmission to one host"),
+        ([239, 1, 1, 6], 1, "another feed of a few packets"),
+        ([239, 1, 1, 1], 6, "another feed of a few packets"),
+    ] {
+        let feed = (1..=9)
+            .filter(|n| *n != 5)
+            .map(|n| (GROUP, 1, mold(n, b'S')));
+        let file = pcap(feed.chain([(group, port, mold(5, b'S'))]));
+        let inspection = inspect_bytes("few.pcap", &file).unwrap();
+        let faults = inspection.faults.join("\n");
+        assert!(faults.contains(cause), "{cause}: {faults}");
+        assert_eq!(
+            (inspection.feeds[0].messages, inspection.feeds[0].missing),
+            (8, 1)
+        );
+        check_classes(&inspection, &file, [8, 1, 0]);
+    }
+    // The remedy that is named there takes the packet.
+    let feed = (1..=9)
+        .filter(|n| *n != 5)
+        .map(|n| (GROUP, 1, mold(n, b'S')));
+    let file = pcap(feed.chain([([10, 0, 0, 9], 1, mold(5, b'S'))]));
+    let only = selection(&["239.1.1.1:1", "10.0.0.9:1"]);
+    let inspection = inspect_chosen("few.pcap", &file, &only, None).unwrap();
+    check_classes(&inspection, &file, [9, 0, 0]);
+}
+
+#[test]
+fn feed_is_found_wherever_it_begins() {
+    let other = (0..20_100).map(|_| (GROUP, 9, b"junk".to_vec()));
+    let beats = (0..20_100).map(|_| (GROUP, 1, heartbeat(b"SESSION001", 1)));
+    let feed = (1..=5).map(|n| (GROUP, 1, mold(n, b'S')));
+    for (before, foreign) in [(other.collect::<Vec<_>>(), 20_100), (beats.collect(), 0)] {
+        let file = pcap(before.into_iter().chain(feed.clone()));
+        let inspection = inspect_bytes("late.pcap", &file).unwrap();
+        let found = &inspection.feeds[0];
+        assert_eq!((found.messages, found.missing), (5, 0));
+        check_classes(&inspection, &file, [20_105 - foreign, foreign, 0]);
+        assert_eq!(inspection.is_whole(), foreign == 0);
+        // Files that are no regular ones are read like pipes, which can't be read again.
+        let error = recording(&[file], &[]).err().unwrap().to_string();
+        let text = "later ones to 239.1.1.1:1 are of one: choose it by its destination";
+        assert!(error.contains(text), "{error}");
+    }
+    let junk = pcap((0..20_100).map(|_| (GROUP, 9, b"junk".to_vec())));
+    let error = inspect_bytes("junk.pcap", &junk).unwrap_err();
+    assert!(matches!(error, RecordingError::Nothing { .. }), "{error}");
 }
 
 #[test]

@@ -353,6 +353,8 @@ fn heartbeat_at_par_ends_a_row_of_heartbeats_behind() {
         assert_eq!(feed.reported.incidents, [], "{first}");
     }
     feed.packet(0, 0, &mold(1, 50, 0));
+    assert_eq!(feed.reported.incidents, [], "no message confirms it");
+    feed.packet(0, 0, &mold(1, 50, 1));
     // The new run began at 1, and its messages before the heartbeat's never came.
     let next = SourcePosition::new(1, 1);
     let missing = Incident::Gap {
@@ -866,8 +868,8 @@ fn restart_of_session_being_left_does_not_hit_the_next() {
     for first in 1..=2 {
         feed.packet(0, 20, &mold(2, first, 1));
     }
-    for _ in 0..3 {
-        feed.packet(0, 30, &mold(1, 1, 0));
+    for messages in [0, 0, 0, 1] {
+        feed.packet(0, 30, &mold(1, 1, messages));
     }
     feed.packet(0, 40, &mold(2, 3, 1));
     assert_eq!(feed.sequences(), [1, 4, 1, 2, 3]);
@@ -875,7 +877,155 @@ fn restart_of_session_being_left_does_not_hit_the_next() {
     let change = Incident::SessionChange { next };
     let (from, missing) = (SourcePosition::new(0, 2), 2);
     let gap = Incident::Gap { from, missing };
-    assert_eq!(feed.reported.incidents, [gap, change]);
+    let old = Incident::Duplicate { messages: 1 };
+    assert_eq!(feed.reported.incidents, [gap, change, old]);
+}
+
+#[test]
+fn old_heartbeat_repeated_restarts_no_count() {
+    for holding in [Holding::RECORDED, Holding::live(2_000, 10_000)] {
+        for at in [1, 50, 99] {
+            let mut feed = Feed::new(1, holding);
+            for first in 1..=99 {
+                feed.packet(0, first, &mold(1, first, 1));
+            }
+            for nth in 0..9 {
+                feed.packet(0, 1_000_000 * nth, &mold(1, at, 0));
+            }
+            // Only where packets are compared can an old one behind them be told from a new one.
+            if holding.compares_alone {
+                feed.packet(0, 9_000_001, &mold(1, at, 1));
+            }
+            for first in 100..=120 {
+                feed.packet(0, 9_000_000 + first, &mold(1, first, 1));
+            }
+            feed.arbiter.finish(&mut feed.reported);
+            assert_eq!(feed.sequences(), (1..=120).collect::<Vec<_>>(), "{at}");
+            assert_eq!(feed.reported.gaps, []);
+        }
+    }
+}
+
+#[test]
+fn messages_behind_an_old_heartbeat_continue_no_restart() {
+    let mut feed = Feed::new(1, Holding::NONE);
+    feed.packet(0, 0, &mold(1, 99, 1));
+    for _ in 0..3 {
+        feed.packet(0, 0, &mold(1, 50, 0));
+    }
+    // One lies before the heartbeats, and one goes on at the old position.
+    feed.packet(0, 0, &mold(1, 49, 1));
+    feed.packet(0, 0, &mold(1, 99, 2));
+    feed.packet(0, 0, &mold(1, 50, 1));
+    assert_eq!(feed.sequences(), [99, 100]);
+    let mut feed = Feed::new(1, Holding::NONE);
+    feed.packet(0, 0, &mold(1, 99, 1));
+    for at in [50, 50, 49] {
+        feed.packet(0, 0, &mold(1, at, 0));
+    }
+    feed.packet(0, 0, &mold(1, 50, 1));
+    assert_eq!(feed.sequences(), [99], "a count does not go back");
+}
+
+#[test]
+fn line_far_behind_where_the_source_begins_is_used() {
+    for order in [[0, 1, 1, 0], [1, 0, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]] {
+        let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+        let mut next = [1_300, 1_000];
+        let mut packet = |feed: &mut Feed, line: usize, at| {
+            feed.packet(line, at, &mold(1, next[line], 1));
+            next[line] += 1;
+        };
+        for (line, at) in order.into_iter().zip(0..) {
+            packet(&mut feed, line, at);
+        }
+        for nth in 2..600 {
+            packet(&mut feed, 0, 10 * nth);
+            packet(&mut feed, 1, 10 * nth + 1);
+        }
+        feed.arbiter.finish(&mut feed.reported);
+        assert_eq!(feed.sequences(), (1_000..1_900).collect::<Vec<_>>());
+        assert_eq!(
+            (feed.reported.gaps.len(), feed.arbiter.line(1).foreign),
+            (0, 0)
+        );
+    }
+}
+
+#[test]
+fn slower_line_ends_the_session_before_the_next_begins() {
+    // Line 0 lacks the last messages of the session; line 1 brings them behind the next one's first.
+    for quiet in [false, true] {
+        let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+        for first in 1..=96 {
+            feed.packet(0, 100 * first, &mold(1, first, 1));
+            feed.packet(1, 100 * first + 50, &mold(1, first, 1));
+        }
+        for first in 1..=5 {
+            feed.packet(0, 10_000 + 10 * first, &mold(2, first, 1));
+        }
+        for first in 97..=99 {
+            if !quiet {
+                feed.packet(0, 10_000 + 10 * first, &mold(2, first - 91, 1));
+            }
+            feed.packet(1, 10_001 + 10 * first, &mold(1, first, 1));
+        }
+        for first in 1..=9 {
+            feed.packet(1, 11_100 + 10 * first, &mold(2, first, 1));
+        }
+        feed.arbiter.finish(&mut feed.reported);
+        let all: Vec<_> = (1..=99).chain(1..=9).collect();
+        assert_eq!(feed.sequences(), all, "{quiet}");
+        let changes = (feed.reported.incidents.iter())
+            .filter(|it| matches!(it, Incident::SessionChange { .. }));
+        assert_eq!((changes.count(), feed.reported.gaps.len()), (1, 0));
+    }
+}
+
+#[test]
+fn dead_line_delays_the_next_session_by_the_skew_only() {
+    let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 20, &mold(2, 1, 1));
+    feed.packet(0, 30, &mold(2, 2, 1));
+    feed.arbiter
+        .poll(Nanos::from_us(10_019), &mut feed.reported);
+    assert_eq!(feed.sequences(), [1]);
+    feed.arbiter
+        .poll(Nanos::from_us(10_020), &mut feed.reported);
+    assert_eq!(feed.sequences(), [1, 1, 2]);
+}
+
+#[test]
+fn damaged_bit_of_first_packets_session_delivers_once() {
+    // The names of sessions 2 and 3 differ in one bit, those of 1 and 2 in two.
+    for (first, lines) in [(1, 1), (1, 2), (500, 1), (500, 2)] {
+        let mut feed = Feed::new(lines, Holding::RECORDED);
+        feed.packet(0, 0, &mold(2, first, 1));
+        for nth in first..first + 20 {
+            if nth > first {
+                feed.packet(0, 10 * nth, &mold(3, nth, 1));
+            }
+            if lines == 2 {
+                feed.packet(1, 10 * nth + 1, &mold(3, nth, 1));
+            }
+        }
+        feed.arbiter.finish(&mut feed.reported);
+        // Within a session, the first packet is dropped, because it is far.
+        let begin = first + u64::from(first > 1 && lines == 1);
+        let all: Vec<_> = (begin..first + 20).collect();
+        assert_eq!(feed.sequences(), all, "{first} {lines}");
+        assert_eq!(feed.reported.gaps, []);
+        let changes = (feed.reported.incidents.iter())
+            .filter(|it| matches!(it, Incident::SessionChange { .. }));
+        assert_eq!(changes.count(), 0);
+    }
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    for (session, first) in [(1, 1), (2, 2), (2, 3)] {
+        feed.packet(0, 0, &mold(session, first, 1));
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(feed.reported.gaps, [(1, 1)], "it is another name");
 }
 
 #[test]

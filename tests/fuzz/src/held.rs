@@ -94,12 +94,4 @@ impl<'a> Held<'a> {
             false => &self.blocks,
         }
     }
-
-    /// Returns the number of readable messages without bytes.
-    pub(crate) fn empty(&self) -> u64 {
-        self.readable()
-            .iter()
-            .filter(|block| block.is_empty())
-            .count() as u64
-    }
 }

@@ -76,3 +76,23 @@ fn pipe_and_standard_input_give_the_result_of_the_file() {
     writer.join().unwrap().unwrap();
     assert_eq!(result(&read), of_file);
 }
+
+#[test]
+fn empty_file_is_a_finding_and_no_usage_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.pcap");
+    File::create(&path).unwrap();
+    let path = path.display().to_string();
+    for command in [
+        &["inspect", &path][..],
+        &["replay", &path, "--to", "127.0.0.1:9"],
+    ] {
+        let done = run(command);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("is empty") && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+}

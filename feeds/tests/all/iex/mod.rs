@@ -417,14 +417,17 @@ fn sent(segment: Seg, at: u64) -> Vec<u8> {
 
 #[test]
 fn messages_left_behind_by_session_change_are_late() {
-    let (decoder, recorded) = run_lines(&[
-        (0, 0, sent(Seg::deep(96, 2), 0)),
-        (1, 9, sent(Seg::deep(96, 1), 0)),
-        (0, 10, sent(Seg::deep(1, 1).session(9), 10)),
-        (0, 11, sent(Seg::deep(2, 1).session(9), 11)),
-        (1, 12, sent(Seg::deep(97, 4), 2)),
-        (1, 13, sent(Seg::deep(101, 0), 3)),
-    ]);
+    let run_with = |at: u64| {
+        run_lines(&[
+            (0, 0, sent(Seg::deep(96, 2), 0)),
+            (1, 9, sent(Seg::deep(96, 1), 0)),
+            (0, 10, sent(Seg::deep(1, 1).session(9), 10)),
+            (0, 11, sent(Seg::deep(2, 1).session(9), 11)),
+            (1, at, sent(Seg::deep(97, 4), 2)),
+            (1, at + 1, sent(Seg::deep(101, 0), 3)),
+        ])
+    };
+    let (decoder, recorded) = run_with(16);
     let next = SourcePosition::new(1, 1);
     let change = Incident::SessionChange { next };
     let (late, duplicate) = (
@@ -435,6 +438,12 @@ fn messages_left_behind_by_session_change_are_late() {
     assert_eq!(recorded.positions(), [(0, 96), (0, 97), (1, 1), (1, 2)]);
     let line = decoder.line(1);
     assert_eq!((line.late, line.duplicates), (3, 2));
+    // Within the line skew they are in time.
+    let (_, recorded) = run_with(12);
+    assert_eq!(recorded.incidents, [duplicate, duplicate, change]);
+    let old = (96..=100).map(|sequence| (0, sequence));
+    let all: Vec<_> = old.chain([(1, 1), (1, 2)]).collect();
+    assert_eq!(recorded.positions(), all);
 }
 
 #[test]
