@@ -221,7 +221,7 @@ fn files_are_created_and_written_by_module_for_them() {
 /// - reports of loss, and a standby's promotion
 /// - handles of C: a call tries one once, however many ticks it delivers
 /// - the in-memory network of tests, and the state that connections of a device share
-const LOCKING: [&str; 9] = [
+const LOCKING: [&str; 10] = [
     "publisher/src/ingest/queue.rs",
     "publisher/src/state/mod.rs",
     "publisher/src/state/source_memory.rs",
@@ -231,6 +231,7 @@ const LOCKING: [&str; 9] = [
     "transport/src/memory/",
     "transport/verbs/src/memory/cursor.rs",
     "transport/verbs/src/device/events.rs",
+    "transport/verbs/src/probe/mod.rs",
 ];
 
 /// Files on the path of every tick. They may not call a function that locks, unless a comment says why the

@@ -173,6 +173,7 @@ impl PublisherSummary {
             "subscribers": subscribers,
             "subscribers_report_loss": is_reported,
             "service": service,
+            "rdma_withheld": shared.withheld.get(),
             "audit_lines_lost": audit_log::lines_lost(),
             "reloads": { "applied": reloads.0, "refused": reloads.1 },
         });

@@ -23,6 +23,7 @@ use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
+use tickcast_transport::verbs::Device;
 use tracing_subscriber::EnvFilter;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -180,6 +181,7 @@ impl Plan {
             return Err(ConfigError::value("log", value, error));
         }
         endpoints::check(&config)?;
+        unreadable(&config, &channels, &mut warnings);
         standby::check(&config, &mut warnings)?;
         let config = all_feeds::divide(config)?;
         if config.inputs.iter().filter(|it| may_be_itch(it)).count() > 1 {
@@ -249,6 +251,27 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         plans.push(plan);
     }
     Ok(plans)
+}
+
+/// Warns of rings that the device of `repair_verbs` is known to be unable to offer for READ. Subscribers
+/// repair by NACK then. Opening reports a device that can't be used at all.
+fn unreadable(config: &Config, channels: &[ChannelPlan], warnings: &mut Vec<String>) {
+    let Some(verbs) = config.repair_verbs.as_ref().filter(|verbs| verbs.read) else {
+        return;
+    };
+    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
+    let Some(device) = (interface.resolve().ok()).and_then(|it| Device::open(it.address).ok())
+    else {
+        return;
+    };
+    for channel in channels {
+        if let Err(error) = device.check_window(channel.geometry.bytes()) {
+            let name = &channel.name;
+            warnings.push(format!(
+                "channel {name}: its ring is not offered for READ: {error}"
+            ));
+        }
+    }
 }
 
 /// Returns the reason for having no digest after a restart in the same epoch. A digest needs the

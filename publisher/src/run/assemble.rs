@@ -23,7 +23,7 @@ use crate::repair::{RepairService, server_config};
 use crate::repair::{audit, random_secret};
 use crate::state::journal;
 use crate::state::thread::{StopOnFailure, Thread, spawn};
-use crate::state::{ChannelShared, Shared};
+use crate::state::{ChannelShared, Shared, Withheld};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
 
@@ -40,8 +40,9 @@ pub(crate) struct Channels {
 pub(crate) struct Serving {
     server: ControlServer,
     offers: Vec<RepairOffer>,
-    /// The rings that may be READ.
+    /// The rings that may be READ, and the accesses that are not offered.
     shares: Vec<(ChannelId, ShareId)>,
+    withheld: Vec<Withheld>,
     multicast: Vec<FanOuts>,
     /// The keys of the authenticated channels.
     keys: Vec<(ChannelId, ChannelKeys)>,
@@ -58,12 +59,8 @@ impl Channels {
         mut server: ControlServer,
         now: Now,
     ) -> Result<Self, PublisherError> {
-        let mut offers = listen_over_verbs(config, &mut server)?;
-        for offer in &offers {
-            if let RepairOffer::Verbs { address, read, .. } = offer {
-                tracing::info!(%address, read, "repair connections are accepted over verbs");
-            }
-        }
+        let mut withheld = Vec::new();
+        let mut offers = listen_over_verbs(config, &mut server, &mut withheld)?;
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
         let (mut shares, mut keys) = (Vec::new(), Vec::new());
         // Drawn anew at each start: subscribers get the keys that follow from it with their WELCOME.
@@ -77,6 +74,7 @@ impl Channels {
                 &mut server,
                 &mut offers,
                 &mut shares,
+                &mut withheld,
                 &channel,
                 ring.memory(),
             );
@@ -93,6 +91,11 @@ impl Channels {
                 ChannelDriver::new(publisher, ring, lines, config.digest, shared, now.monotonic);
             drivers.push(driver.with_journal(journal));
         }
+        for offer in &offers {
+            if let RepairOffer::Verbs { address, read, .. } = offer {
+                tracing::info!(%address, read, "repair connections are accepted over verbs");
+            }
+        }
         Ok(Self {
             shared: channels,
             drivers,
@@ -100,6 +103,7 @@ impl Channels {
                 server,
                 offers,
                 shares,
+                withheld,
                 multicast,
                 keys,
             },
@@ -141,6 +145,12 @@ impl Serving {
         config: &Config,
         shared: &Arc<Shared>,
     ) -> Result<RepairService, PublisherError> {
+        let counters = &shared.service;
+        (counters.read_offered).set(self.offers.iter().any(reads).into());
+        let has_cursors = self.server.has_cursors();
+        (counters.cursors_offered).set((has_cursors && !self.shares.is_empty()).into());
+        // Set once: a session has one service.
+        let _ = shared.withheld.set(self.withheld);
         let denied = config.repair_verbs.as_ref();
         let denied = denied.and_then(|verbs| verbs.denied.clone());
         let service = RepairService::new(config, self.server, self.multicast, shared.clone())?
@@ -186,7 +196,8 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
     let system = |what, source| PublisherError::System { what, source };
     let server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), server_config(config));
     let mut server = server.map_err(|error| system("listen on loopback", error))?;
-    let (mut offers, mut shares) = (listen_over_verbs(config, &mut server)?, Vec::new());
+    let (mut shares, mut withheld) = (Vec::new(), Vec::new());
+    let mut offers = listen_over_verbs(config, &mut server, &mut withheld)?;
     for channel in channels {
         let memory = SharedMapping::memfd("rehearsed", channel.geometry.bytes());
         let memory = memory.map_err(|error| system("allocate a ring", Error::other(error)))?;
@@ -194,6 +205,7 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
             &mut server,
             &mut offers,
             &mut shares,
+            &mut withheld,
             channel,
             Arc::new(memory),
         );
@@ -221,6 +233,7 @@ fn open_lines(channel: &ChannelPlan, ring: &RingWriter) -> Result<FanOuts, Publi
 fn listen_over_verbs(
     config: &Config,
     server: &mut ControlServer,
+    withheld: &mut Vec<Withheld>,
 ) -> Result<Vec<RepairOffer>, PublisherError> {
     let Some(verbs) = &config.repair_verbs else {
         return Ok(Vec::new());
@@ -241,7 +254,7 @@ fn listen_over_verbs(
         reason: error.to_string(),
     })?;
     if verbs.read && verbs.cursors > 0 {
-        share_cursors(server, verbs.cursors);
+        share_cursors(server, verbs.cursors, withheld);
     }
     // Any named standby may request WRITEs, so offer them only if the config names one.
     let may_be_mirrored = !config.hand_over_to.is_empty();
@@ -254,15 +267,24 @@ fn listen_over_verbs(
 
 /// Registers cursors, so that subscribers can report progress without a message. If that fails
 /// there are none, which is logged.
-fn share_cursors(server: &mut ControlServer, cursors: u16) {
+fn share_cursors(server: &mut ControlServer, cursors: u16, withheld: &mut Vec<Withheld>) {
     if let Err(error) = server.share_cursors(cursors.into()) {
         refused("cursor_refused", None, &error);
         tracing::warn!(
             cursors,
-            "subscribers have no cursors, because their memory can't be registered: {error}; \
-             raise the limit of locked memory, or lower repair_verbs.cursors"
+            "subscribers have no cursors, and report progress by messages: {error}"
         );
+        withheld.push(Withheld {
+            memory: "cursor",
+            channel: None,
+            why: error.to_string(),
+        });
     }
+}
+
+/// Returns whether a connection may READ.
+const fn reads(offer: &RepairOffer) -> bool {
+    matches!(offer, RepairOffer::Verbs { read: true, .. })
 }
 
 /// Audits that a device refused access for every peer.
@@ -278,12 +300,13 @@ fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
     );
 }
 
-/// Registers the ring of a channel, so that subscribers can READ it. If that fails READ is not
-/// offered, which is logged; NACKs are still answered.
+/// Registers the ring of a channel, so that subscribers can READ it. If that fails, or the device does
+/// not pass its probe, READ is not offered, which is logged; NACKs are still answered.
 fn share(
     server: &mut ControlServer,
     offers: &mut [RepairOffer],
     shares: &mut Vec<(ChannelId, ShareId)>,
+    withheld: &mut Vec<Withheld>,
     channel: &ChannelPlan,
     memory: Arc<dyn RingMemory>,
 ) {
@@ -302,9 +325,13 @@ fn share(
                 let name = &channel.name;
                 tracing::warn!(
                     channel = name,
-                    "no ring is offered for READ, because this one can't be registered: {error}; \
-                     raise the limit of locked memory, or set repair_verbs.read to false"
+                    "no ring is offered for READ, and subscribers repair by NACK: {error}"
                 );
+                withheld.push(Withheld {
+                    memory: "ring",
+                    channel: Some(channel.id),
+                    why: error.to_string(),
+                });
             }
         }
     }

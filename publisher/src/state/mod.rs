@@ -328,6 +328,17 @@ impl SourceShared {
     }
 }
 
+/// An access by RDMA that subscribers are not offered, although the config asks for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Withheld {
+    /// The kind of memory: "ring" or "cursor".
+    pub(crate) memory: &'static str,
+    /// The channel of a ring.
+    pub(crate) channel: Option<ChannelId>,
+    /// The reason, with its remedy.
+    pub(crate) why: String,
+}
+
 /// Maximum number of instruments in a channel's directory: twice as many as ITCH can number.
 const INSTRUMENTS_MAX: usize = 131_072;
 
@@ -495,6 +506,8 @@ pub struct Shared {
     losses: Mutex<LossTable>,
     /// The standby that has taken over.
     pub(crate) handed_over_to: OnceLock<String>,
+    /// Accesses by RDMA that are not offered; set by the repair service.
+    pub(crate) withheld: OnceLock<Vec<Withheld>>,
     /// Hand-over requests that were refused.
     pub(crate) hand_overs_refused: AtomicU64,
     /// Reloads of the config.
@@ -545,6 +558,7 @@ impl Shared {
             subscribers: Mutex::default(),
             losses: Mutex::default(),
             handed_over_to: OnceLock::new(),
+            withheld: OnceLock::new(),
             hand_overs_refused: AtomicU64::new(0),
             reloads: Reloads::default(),
             budgets: Mutex::default(),

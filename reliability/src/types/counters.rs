@@ -375,6 +375,10 @@ counters! {
         cursors_returned,
         /// Cursors leased now (a gauge).
         cursors_live,
+        /// 1 if subscribers may READ the rings (a gauge).
+        read_offered,
+        /// 1 if subscribers may write cursors (a gauge).
+        cursors_offered,
         /// Connections that the RDMA device stopped because the peer exceeded its grant.
         access_violations,
         /// Rings whose datagrams began to be written to a standby.

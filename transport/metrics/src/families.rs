@@ -226,6 +226,15 @@ pub static PUBLISHER: Part = Part {
             ]
         ),
         one("cursors_leased", "cursors_live"),
+        by!(
+            "rdma_access_offered",
+            "memory",
+            "1 if subscribers are offered the access by RDMA: to READ rings, and to write cursors.",
+            [
+                "read_offered" => "ring",
+                "cursors_offered" => "cursor",
+            ]
+        ),
         one("joins_rejected_total", "joins_rejected"),
         one("unknown_sessions_total", "unknown_sessions"),
         one("latency_reports_refused_total", "latency_reports_refused"),

@@ -10,6 +10,7 @@ mod hostile;
 mod layout;
 mod lost;
 mod ports;
+mod probe;
 mod read;
 mod stream;
 mod torn;

@@ -18,13 +18,20 @@
 //! | `peer_refused` | a peer's request to connect was refused |
 //! | `access_refused` | a peer's device refused an access of this side to its memory |
 //! | `access_violation` | this side's device stopped a connection because its peer exceeded its rights |
+//! | `access_probed` | a device was probed for the accesses that it grants and refuses; `why` names a defect |
 //!
 //! Fields, where they apply: `device`, `peer` (address and port), `memory` (what is in it), `bytes`,
 //! `access` (the rights, by name), `key` (the upper 24 bits: enough to correlate events, and
 //! not a usable key), `why`.
 
+use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddrV4;
+
+thread_local! {
+    /// Whether this thread's entries are omitted.
+    static OMITTED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Kind of an audit event.
 #[derive(Clone, Copy)]
@@ -43,6 +50,7 @@ pub(crate) enum AuditEvent {
     PeerRefused,
     AccessRefused,
     AccessViolation,
+    AccessProbed,
 }
 
 impl AuditEvent {
@@ -62,6 +70,7 @@ impl AuditEvent {
             Self::PeerRefused => "peer_refused",
             Self::AccessRefused => "access_refused",
             Self::AccessViolation => "access_violation",
+            Self::AccessProbed => "access_probed",
         }
     }
 }
@@ -81,8 +90,21 @@ pub(crate) struct Of<'a> {
     pub(crate) why: Option<&'a dyn fmt::Display>,
 }
 
+/// Runs `probe` without the audit events that it causes on this thread. They are no accesses of peers.
+pub(crate) fn omitting<T>(probe: impl FnOnce() -> T) -> T {
+    // A subscriber of `tracing` for this thread alone would not do: an event that is seen first without a
+    // subscriber stays without one.
+    let before = OMITTED.replace(true);
+    let result = probe();
+    OMITTED.set(before);
+    result
+}
+
 /// Emits an audit event.
 pub(crate) fn write_entry(what: AuditEvent, of: Of<'_>) {
+    if OMITTED.get() {
+        return;
+    }
     tracing::info!(
         target: "audit",
         what = what.name(),

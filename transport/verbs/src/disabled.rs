@@ -9,6 +9,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 
+use crate::access::AccessProof;
 use crate::config::{VerbsFanOutConfig, VerbsReceiverConfig};
 use crate::error::VerbsError;
 use tickcast_transport_base::{
@@ -85,6 +86,20 @@ impl Device {
     /// # Errors
     /// None: there is no device.
     pub const fn check_len(&self, _: usize) -> Result<(), VerbsError> {
+        match *self {}
+    }
+
+    /// Returns the accesses to memory that the device grants and refuses as required.
+    #[must_use]
+    pub fn prove_access(self: &Arc<Self>) -> AccessProof {
+        match **self {}
+    }
+
+    /// Checks that the device can bind a window of this length.
+    ///
+    /// # Errors
+    /// None: there is no device.
+    pub const fn check_window(&self, _: usize) -> Result<(), VerbsError> {
         match *self {}
     }
 

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use thiserror::Error;
 
+use crate::access::AccessDefect;
 use tickcast_transport_base::host::interface::InterfaceError;
 
 /// Reason that verbs can't be used as configured. The host or the configuration is at fault.
@@ -164,6 +165,28 @@ pub enum VerbsError {
         len: usize,
         /// Length of the device's longest window, in bytes.
         max: usize,
+    },
+    /// The device does not grant or refuse accesses to memory as required.
+    #[error(
+        "{device} failed its probe: {defect}; peers get no such access, subscribers repair by NACK, and `tickcast doctor --rdma` probes again"
+    )]
+    NotProven {
+        /// Name of the device.
+        device: String,
+        /// The first step without the required result.
+        defect: AccessDefect,
+    },
+    /// The device did not bind a window to the whole memory.
+    #[error(
+        "{device} can't bind a window to {len} bytes: {why}; use fewer or shorter slots, or subscribers repair by NACK"
+    )]
+    NotBindable {
+        /// Name of the device.
+        device: String,
+        /// Length of the memory, in bytes.
+        len: usize,
+        /// The reason.
+        why: String,
     },
     /// Another call failed.
     #[error("{what} failed: {source}")]

@@ -7,17 +7,20 @@
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
-//! 1. `connection`: `Listener` and `Stream`, reliable connections with READs and WRITEs
-//! 2. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], which send from the ring and receive in place
-//! 3. `memory`: `ReadableMemory`, `InboxMemory` and `CursorTable`, the memory that a peer may reach
-//! 4. `device`: [`Device`] with its queues, regions, events and connection manager ids
-//! 5. `audit`: the events that report which peer reached which memory
-//! 6. `disabled`: [`Device`] and the rest in a build without `rdma`
-//! 7. `port_events`: counts of congestion, discards and damage, as the operating system reports them
-//! 8. `ports`: the devices that the operating system reports, without opening any
-//! 9. `config`: plain values, with or without `rdma`
-//! 10. `error`: [`VerbsError`]
+//! 1. `probe`: the probe of a device before memory is offered
+//! 2. `connection`: `Listener` and `Stream`, reliable connections with READs and WRITEs
+//! 3. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], which send from the ring and receive in place
+//! 4. `memory`: `ReadableMemory`, `InboxMemory` and `CursorTable`, the memory that a peer may reach
+//! 5. `device`: [`Device`] with its queues, regions, events and connection manager ids
+//! 6. `audit`: the events that report which peer reached which memory
+//! 7. `disabled`: [`Device`] and the rest in a build without `rdma`
+//! 8. `port_events`: counts of congestion, discards and damage, as the operating system reports them
+//! 9. `ports`: the devices that the operating system reports, without opening any
+//! 10. `config`: plain values, with or without `rdma`
+//! 11. `error`: [`VerbsError`]
+//! 12. `access`: [`AccessProof`], the decision from a probe
 
+mod access;
 #[cfg(feature = "rdma")]
 pub mod audit;
 mod config;
@@ -34,7 +37,10 @@ mod memory;
 mod multicast;
 pub mod port_events;
 pub mod ports;
+#[cfg(feature = "rdma")]
+mod probe;
 
+pub use access::{AccessDefect, AccessProof, AccessStep, Observed};
 pub use config::{
     RateLimit, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiverConfig, VerbsSendLine,
     VerbsSender, inline_default, send_depth_default, signal_every_default,

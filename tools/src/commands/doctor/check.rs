@@ -122,6 +122,8 @@ subjects! {
     RdmaMtu = "rdma-mtu",
     /// Datagrams through an RDMA port and back.
     RdmaLoopback = "rdma-loopback",
+    /// Accesses to memory that an RDMA device grants and refuses.
+    RdmaAccess = "rdma-access",
     /// Publisher and subscribers over an RDMA device.
     RdmaSelftest = "rdma-selftest",
     /// Datagrams that reach the other host whole.

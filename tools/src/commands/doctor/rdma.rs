@@ -10,8 +10,8 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::verbs::port_events::{PortCounts, PortEvent, PortEvents};
 use tickcast_transport::verbs::ports::{self, Port};
 use tickcast_transport::verbs::{
-    Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
-    VerbsReceiverConfig, VerbsSendLine, VerbsSender,
+    AccessDefect, AccessProof, Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig,
+    VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig, VerbsSendLine, VerbsSender,
 };
 use tickcast_transport::{FanOut, Receive};
 
@@ -205,6 +205,7 @@ fn check_port(
         }
     };
     checks.push(packets(&name, port, device.mtu()));
+    checks.extend(access(&name, &device.prove_access()));
     let returned = loop_back(&device);
     let works = returned.is_ok().then_some(address);
     checks.push(returned_of(&name, address, returned));
@@ -224,6 +225,40 @@ fn packets(name: &str, port: &Port, mtu: usize) -> Check {
         "a datagram is one packet: this size is the maximum of slot_len",
         "raise the MTU of the interface and of the switches to 4200 or more for 4096",
     )
+}
+
+/// Reports the accesses to memory that the device grants and refuses.
+fn access(name: &str, proof: &AccessProof) -> [Check; 2] {
+    let id = Subject::RdmaAccess;
+    let of = |what: &str, proven: Result<(), &AccessDefect>, why: &str| match proven {
+        Ok(()) => Check::ok(
+            id,
+            format!("{name}: {what} granted to one peer, and refused beyond its grant"),
+        ),
+        Err(defect) if !defect.is_conclusive() => Check::unknown(
+            id,
+            format!("{name}: whether {what} granted and refused as required: {defect}"),
+        ),
+        Err(defect) => Check::note(
+            id,
+            format!("{name}: {what} not offered: {defect}"),
+            why,
+            "newer firmware or driver, another card, or another function of it; without that set \
+             repair_verbs.read to false",
+        ),
+    };
+    [
+        of(
+            "READ is",
+            proof.read(),
+            "a publisher on this device does not offer READ, and subscribers repair by NACK",
+        ),
+        of(
+            "cursors are",
+            proof.cursors(),
+            "subscribers report their progress by messages",
+        ),
+    ]
 }
 
 /// Reports whether datagrams returned.
@@ -392,6 +427,8 @@ fn loop_back(device: &Device) -> Result<(), String> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use tickcast_transport::verbs::Observed;
+
     use super::*;
     use crate::commands::doctor::check::Verdict;
 
@@ -491,6 +528,37 @@ mod tests {
         port.link_layer = "Ethernet".into();
         assert_eq!(packets("a", &port, 2048).verdict(), Verdict::Note);
         assert_eq!(packets("a", &port, 4096).verdict(), Verdict::Ok);
+    }
+
+    #[test]
+    fn access_that_an_rdma_device_lacks_is_reported() {
+        let verdicts = |read: &[Observed], cursors: &[Observed]| {
+            let checks = access("a", &AccessProof::of(read, cursors));
+            checks.map(|check| (check.verdict(), check.found().to_owned()))
+        };
+        let (done, refused) = (Observed::Done, Observed::Refused);
+        let [d, r] = [&done, &refused].map(Clone::clone);
+        let read = [
+            d.clone(),
+            d.clone(),
+            d.clone(),
+            d.clone(),
+            d.clone(),
+            r.clone(),
+        ];
+        let read = [read.as_slice(), &[d.clone(), d.clone(), r.clone()]].concat();
+        let cursors = [d.clone(), d.clone(), d.clone(), d.clone(), d, r];
+        let sound = verdicts(&read, &cursors);
+        assert!(sound.iter().all(|it| it.0 == Verdict::Ok), "{sound:?}");
+        let [ring, cursor] = verdicts(&read, &cursors[..3]);
+        assert_eq!((ring.0, cursor.0), (Verdict::Ok, Verdict::Note));
+        let failed = Observed::Failed("errno 95".into());
+        let [ring, cursor] = verdicts(&[done.clone(), failed.clone()], &[]);
+        assert_eq!((ring.0, cursor.0), (Verdict::Unknown, Verdict::Unknown));
+        assert!(ring.1.contains("itself fails: errno 95"), "{}", ring.1);
+        let [ring, cursor] = verdicts(&[done.clone(), done, failed], &[]);
+        assert_eq!((ring.0, cursor.0), (Verdict::Note, Verdict::Note));
+        assert!(ring.1.contains("window fails: errno 95"), "{}", ring.1);
     }
 
     #[test]

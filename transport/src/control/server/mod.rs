@@ -271,10 +271,11 @@ impl ControlServer {
             .ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 
-    /// Registers memory with the verbs listener's device.
+    /// Registers memory with the verbs listener's device, which must pass its probe.
     #[cfg(feature = "rdma")]
     fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
         let shared = ReadableMemory::register(self.listening_device()?, memory);
+        let shared = shared.and_then(|shared| shared.check_grant().map(|()| shared));
         shared.map_err(super::carrier::verbs_error)
     }
 
@@ -283,10 +284,12 @@ impl ControlServer {
         Err(super::carrier::no_verbs())
     }
 
-    /// Registers cursors with the verbs listener's device.
+    /// Registers cursors with the verbs listener's device, which must pass its probe.
     #[cfg(feature = "rdma")]
     fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
-        let cursors = Cursors::register(self.listening_device()?, entries);
+        let device = self.listening_device()?;
+        let proven = device.check_cursors();
+        let cursors = proven.and_then(|()| Cursors::register(device, entries));
         cursors.map_err(super::carrier::verbs_error)
     }
 
@@ -582,7 +585,8 @@ impl ControlServer {
         }
     }
 
-    /// Registers memory with the device of the verbs listener. No peer may READ it yet.
+    /// Registers memory with the device of the verbs listener. No peer may READ it yet. Blocks while the
+    /// device is probed, once in a process.
     ///
     /// # Errors
     /// - [`io::ErrorKind::Unsupported`] without a verbs listener, or in a build without the feature `rdma`
@@ -595,11 +599,17 @@ impl ControlServer {
     /// Registers `entries` cursors, 1 to 4096, with the device of the verbs listener.
     ///
     /// # Errors
-    /// As for [`ControlServer::share`], and if the device has no atomic operations.
+    /// As for [`ControlServer::share`].
     pub fn share_cursors(&mut self, entries: usize) -> io::Result<()> {
         let cursors = self.register_cursors(entries)?;
         self.shares.set_cursors(cursors);
         Ok(())
+    }
+
+    /// Returns whether there are cursors.
+    #[must_use]
+    pub fn has_cursors(&self) -> bool {
+        self.shares.cursor_counts().is_some()
     }
 
     /// Starts to let a peer READ all of some memory, over its connection alone. [`ServerEvent::Granted`]

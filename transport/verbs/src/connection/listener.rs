@@ -30,9 +30,17 @@ impl Listener {
     /// [`VerbsError`] if the config is invalid, the device can't be opened or the port can't be bound.
     pub fn bind(address: Ipv4Addr, port: u16, config: &StreamConfig) -> Result<Self, VerbsError> {
         config.check()?;
-        let device = Device::open(address)?;
+        Self::on(Device::open(address)?, port, config)
+    }
+
+    /// Listens on an open device.
+    pub(crate) fn on(
+        device: Arc<Device>,
+        port: u16,
+        config: &StreamConfig,
+    ) -> Result<Self, VerbsError> {
         let id = CmId::new(PortSpace::Tcp)?;
-        id.bind(address, port)?;
+        id.bind(device.address(), port)?;
         id.listen(128)?;
         Ok(Self {
             id,

@@ -25,11 +25,16 @@ impl WindowLimits {
     pub(crate) fn of(attributes: &sys::ibv_device_attr) -> Self {
         let has_type_2 = attributes.device_cap_flags & (WINDOW_TYPE_2A | WINDOW_TYPE_2B) != 0;
         let windows = u32::try_from(attributes.max_mw).unwrap_or(0);
+        // A window lies within one registration. 0 is no limit that a device could mean.
+        let region_max = match attributes.max_mr_size {
+            0 => usize::MAX,
+            bytes => usize::try_from(bytes).unwrap_or(usize::MAX),
+        };
         Self {
             windows_max: if has_type_2 { windows } else { 0 },
             len_max: match attributes.vendor_id {
-                NVIDIA => NVIDIA_WINDOW_MAX,
-                _ => usize::MAX,
+                NVIDIA => NVIDIA_WINDOW_MAX.min(region_max),
+                _ => region_max,
             },
         }
     }
@@ -83,6 +88,21 @@ mod tests {
         for flags in [WINDOW_TYPE_2A, WINDOW_TYPE_2B] {
             assert!(limits(flags, 1, 0).check("rxe0", usize::MAX).is_ok());
         }
+    }
+
+    #[test]
+    fn window_beyond_the_longest_registration_is_refused() {
+        // SAFETY: zero is a value of every field, they are numbers.
+        let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        (attributes.device_cap_flags, attributes.max_mw) = (WINDOW_TYPE_2B, 9);
+        attributes.max_mr_size = 1 << 20;
+        let limits = WindowLimits::of(&attributes);
+        assert!(limits.check("rxe0", 1 << 20).is_ok());
+        let refused = limits.check("rxe0", (1 << 20) + 1);
+        assert!(matches!(
+            refused,
+            Err(VerbsError::WindowTooLong { max: 1_048_576, .. })
+        ));
     }
 
     #[test]

@@ -264,8 +264,12 @@ impl Device {
         })
     }
 
-    /// Checks that the device can bind a window of `len` bytes.
-    pub(crate) fn check_window(&self, len: usize) -> Result<(), VerbsError> {
+    /// Checks that the device can bind a window of `len` bytes, by the limits that it reports.
+    ///
+    /// # Errors
+    /// - [`VerbsError::NoWindows`] if the device has no windows of type 2
+    /// - [`VerbsError::WindowTooLong`] if the window is too long for the device
+    pub fn check_window(&self, len: usize) -> Result<(), VerbsError> {
         self.windows.check(&self.name, len)
     }
 

@@ -48,15 +48,16 @@ impl Region {
         Self::whole(device, memory, access, what)
     }
 
-    /// Registers `memory` for windows that peers read through. It has no remote right of its own.
+    /// Registers a part of `memory` for windows that peers read through. It has no remote right of its own.
     pub(crate) fn bindable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
         what: &'static str,
     ) -> Result<Self, VerbsError> {
-        device.check_window(memory.len())?;
+        device.check_window(part.len())?;
         let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
-        Self::whole(device, memory, access, what)
+        Self::register(device, memory, part, access, what)
     }
 
     /// Registers a part of `memory` for windows that peers also write through. It has no remote right of

@@ -63,7 +63,17 @@ impl ReadableMemory {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Arc<Self>, VerbsError> {
-        let region = Region::bindable(device, memory, RING)?;
+        let part = 0..memory.len();
+        Self::register_part(device, memory, part)
+    }
+
+    /// Registers a part of `memory` like [`ReadableMemory::register`].
+    pub(crate) fn register_part(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> Result<Arc<Self>, VerbsError> {
+        let region = Region::bindable(device, memory, part, RING)?;
         Ok(Arc::new(Self(Bindable::new(region))))
     }
 

@@ -5,10 +5,15 @@
 //! chain may be reported only with a later chain, so up to `signal_every` slots stay pinned while
 //! nothing follows.
 //!
+//! A line whose membership ends sends to its old address until the membership is renewed. On InfiniBand any
+//! event of the subnet manager ends a membership, while the route to the group usually still works.
+//!
 //! A line whose queue breaks is taken back from the device and joins again, in the background. The slots
 //! that it misses meanwhile are counted as refused, and the other line continues.
 
+mod membership;
 mod recover;
+mod renewal;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -18,6 +23,7 @@ use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::serve::TokenBucket;
 use tickcast_reliability::types::{Sequence, SequenceRange};
 
+use self::membership::Membership;
 use self::recover::Health;
 use crate::config::{Priority, VerbsFanOutConfig, VerbsSendLine};
 use crate::device::cm::{CmId, PortSpace};
@@ -52,6 +58,7 @@ struct Line {
     queue: DatagramQueue,
     /// The group's address. A line whose port was down from the start has none until it joined.
     address: Option<AddressHandle>,
+    membership: Membership,
     /// The registered ring. `None` if there are only copies to send.
     ring: Option<Region>,
     copies: Region,
@@ -177,6 +184,7 @@ impl Line {
             copies: Region::readable(&device, Arc::new(copies), "datagrams sent")?,
             queue,
             address,
+            membership: Membership::new(device.address(), line.group),
             sent,
             _received: received,
             pins: Pins::new(config.send_depth, signal_every),
@@ -241,11 +249,7 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
-        let Some(address) = self
-            .address
-            .as_ref()
-            .filter(|_| self.health == Health::Well)
-        else {
+        let Some(address) = self.address.as_ref().filter(|_| self.health.sends()) else {
             self.refuse(last, stats);
             return Ok(false);
         };
@@ -352,11 +356,7 @@ impl Line {
         self.collect(stats);
         let inline = bytes.len() <= self.queue.inline_bytes();
         let at = self.next_copy;
-        let Some(address) = self
-            .address
-            .as_ref()
-            .filter(|_| self.health == Health::Well)
-        else {
+        let Some(address) = self.address.as_ref().filter(|_| self.health.sends()) else {
             stats.unpinned_sends_dropped += 1;
             return Ok(false);
         };

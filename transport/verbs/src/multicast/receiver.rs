@@ -313,7 +313,9 @@ impl Line {
                     0 | 1 => libc::EIO,
                     errno => errno,
                 };
-                self.membership = Membership::Due(now.after(JOIN_RETRY));
+                // An event of the subnet manager reaches all receivers at once.
+                let spread = jitter(self.device.address(), self.group);
+                self.membership = Membership::Due(now.after(JOIN_RETRY).after(spread));
             }
         }
         match self.membership {

@@ -232,6 +232,11 @@ impl Pins {
         }
     }
 
+    /// Returns the number of the next send.
+    pub(crate) const fn posted(&self) -> u64 {
+        self.posted
+    }
+
     /// Returns whether a send is done.
     pub(crate) const fn is_done(&self, number: u64) -> bool {
         number < self.done

@@ -22,6 +22,8 @@ const UNFIT_EVERY: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
+    /// It sends, and renews its membership.
+    Renewing,
     /// Broken or never joined, and nothing is in flight. It joins at this time, if its port is active.
     Broken(Instant),
     /// It requested to join at this time.
@@ -30,6 +32,14 @@ pub(crate) enum Health {
     /// nobody: its slots are counted as refused. If the device reads on, the datagrams it sends from
     /// overwritten slots have a wrong CRC.
     Lost,
+}
+
+impl Health {
+    /// Returns whether the line sends.
+    #[inline]
+    pub(crate) const fn sends(self) -> bool {
+        matches!(self, Self::Well | Self::Renewing)
+    }
 }
 
 impl Line {
@@ -47,30 +57,75 @@ impl Line {
         self.broke_at = Some(at.max(now));
         self.health = Health::Broken(at.max(now));
         self.take_back(stats);
+        // The line joins with its queue again.
+        self.membership.reset();
     }
 
-    /// Handles a change of the device: if it affects the route to the group, the line is taken back and
-    /// resolves the route again. Sends in flight would take the old route.
+    /// Handles a change of the device. If the line can't send to its address any more, it is taken back and
+    /// resolves the route again. If only its membership ended, it sends on while it renews it.
     #[cold]
     pub(crate) fn changed(&mut self, stats: &mut SendStats) {
         use sys::rdma_cm_event_type as kind;
         self.changes = self.device.watch().changes();
-        if self.health != Health::Well {
+        if !self.health.sends() {
             // The line is about to join again, or is lost.
             return;
         }
         let address = self.address.as_ref();
         let mut is_stale = !address.is_some_and(AddressHandle::is_current);
-        while let Some(event) = self.queue.id_mut().event() {
+        let mut is_member = true;
+        while let Some(event) = self.membership.event(&mut self.queue) {
             is_stale |= matches!(
                 event.kind,
-                kind::RDMA_CM_EVENT_MULTICAST_ERROR
-                    | kind::RDMA_CM_EVENT_ADDR_CHANGE
-                    | kind::RDMA_CM_EVENT_DEVICE_REMOVAL
+                kind::RDMA_CM_EVENT_ADDR_CHANGE | kind::RDMA_CM_EVENT_DEVICE_REMOVAL
             );
+            is_member &= event.kind != kind::RDMA_CM_EVENT_MULTICAST_ERROR;
         }
         if is_stale || self.device.watch().has_failed() {
             self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
+        } else if !is_member {
+            let (device, group) = (self.device.name(), self.group);
+            tracing::info!(device, %group, "a membership ended; the line sends on and renews it");
+            self.membership.lost(Instant::now());
+            self.health = Health::Renewing;
+        }
+    }
+
+    /// Advances the renewal of the membership, and sends to the new address once there is one.
+    #[cold]
+    fn renew(&mut self, now: Instant, stats: &mut SendStats) {
+        let membership = &mut self.membership;
+        let route = match membership.renew(now, &self.device, self.group, self.join_flags) {
+            Ok(None) => return,
+            Ok(Some(route)) => route,
+            Err(errno) => {
+                stats.last_errno = errno;
+                self.join_flags = other_flags(self.join_flags);
+                let (device, group) = (self.device.name(), self.group);
+                tracing::warn!(device, %group, errno, "a membership is not renewed yet; the line sends on");
+                return;
+            }
+        };
+        let address = AddressHandle::new(&self.device, route, self.priority);
+        let fits = self.device.check_len(self.slot_len_max);
+        match (address, fits) {
+            (Ok(address), Ok(())) => {
+                let pins = &self.pins;
+                let is_done = |first: u64| first.checked_sub(1).is_none_or(|it| pins.is_done(it));
+                self.membership.forget_done(is_done);
+                if let Some(old) = self.address.replace(address) {
+                    (self.membership).renewed(&mut self.queue, old, self.pins.posted());
+                }
+                let (device, group) = (self.device.name(), self.group);
+                tracing::info!(device, %group, "a membership was renewed");
+                self.health = Health::Well;
+            }
+            (Err(error), _) => {
+                tracing::debug!(group = %self.group, "a membership can't be used: {error}");
+                self.membership.failed(now);
+            }
+            // The port came back with a smaller MTU, which joining reports.
+            (_, Err(_)) => self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats),
         }
     }
 
@@ -79,6 +134,7 @@ impl Line {
     pub(crate) fn mend(&mut self, stats: &mut SendStats) {
         let now = Instant::now();
         match self.health {
+            Health::Renewing => self.renew(now, stats),
             Health::Broken(at) if now >= at && !self.device.is_active() => {
                 self.health = Health::Broken(now + REPAIR_EVERY);
             }
@@ -104,10 +160,7 @@ impl Line {
                     Some(Ok(address)) => self.comes_up(address, now),
                     _ => {
                         // Some ports join only as full members.
-                        self.join_flags = match self.join_flags {
-                            sys::JOIN_SEND_ONLY => sys::JOIN_FULL_MEMBER,
-                            _ => sys::JOIN_SEND_ONLY,
-                        };
+                        self.join_flags = other_flags(self.join_flags);
                         Health::Broken(now + REPAIR_EVERY)
                     }
                 };
@@ -164,6 +217,7 @@ impl Line {
             self.health = Health::Lost;
         }
         self.pins.flushed();
+        self.membership.forget_done(|_| self.health != Health::Lost);
     }
 
     /// Restarts the line behind another sequence; nothing earlier may be in flight then.
@@ -182,5 +236,13 @@ impl Line {
             stats.refused += last.since(self.pins.taken());
             self.pins.skipped(last);
         }
+    }
+}
+
+/// Returns the other way to join.
+const fn other_flags(flags: u32) -> u32 {
+    match flags {
+        sys::JOIN_SEND_ONLY => sys::JOIN_FULL_MEMBER,
+        _ => sys::JOIN_SEND_ONLY,
     }
 }
