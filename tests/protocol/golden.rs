@@ -562,6 +562,7 @@ fn welcome_and_rejected_match_protocol_page() {
         epoch: Epoch(7),
         last: Sequence(900),
         next_record: RecordNumber(4500),
+        complete: false,
     }]);
     offer.history = Some(History {
         oldest: Sequence(101),

@@ -1262,7 +1262,7 @@ fn feed_is_found_wherever_it_begins() {
     let feed = (1..=5).map(|n| (GROUP, 1, mold(n, b'S')));
     for (before, foreign) in [(other.collect::<Vec<_>>(), 20_100), (beats.collect(), 0)] {
         let file = pcap(before.into_iter().chain(feed.clone()));
-        let inspection = inspect_bytes("late.pcap", &file).unwrap();
+        let inspection = inspect_bytes("begins.pcap", &file).unwrap();
         let found = &inspection.feeds[0];
         assert_eq!((found.messages, found.missing), (5, 0));
         check_classes(&inspection, &file, [20_105 - foreign, foreign, 0]);

@@ -336,8 +336,8 @@ impl PublisherPage {
 
     fn add_subscribers(&mut self, shared: &Shared) {
         // The repair thread waits for this lock, so it is released before anything is formatted.
-        let subscribers = shared.subscribers().list();
-        for status in subscribers.iter().filter(|s| s.joined) {
+        let subscribers = shared.subscribers().listed();
+        for status in subscribers.reports.iter().filter(|s| s.joined) {
             let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
             let place = Labels::default()
                 .with("subscriber", &status.name)

@@ -96,7 +96,7 @@ impl PublisherMonitor {
     /// ```
     #[must_use]
     pub fn subscribers(&self) -> Vec<SubscriberStatus> {
-        self.shared.subscribers().list()
+        self.shared.subscribers().all()
     }
 
     /// Returns the sources and their counters, in the order of the config.

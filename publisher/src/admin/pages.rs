@@ -7,17 +7,16 @@
 //! at most ten times a second, and all its readers share the bytes.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::future::ready;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use hyper::body::Bytes;
+use tickcast_http::Renders;
 use tickcast_http::events::SentEvent;
 use tickcast_http::server::{Accepts, Answer, AnswerPage, Answering, Asked, Handler};
 use tickcast_http::table::Limits;
 use tickcast_metrics::PageFormat;
-use tickcast_reliability::types::{Nanos, Now};
+use tickcast_reliability::types::Now;
 
 use crate::admin::metrics::metrics;
 use crate::admin::readiness;
@@ -29,10 +28,6 @@ pub(crate) const LIMITS: Limits = Limits {
     total: 64,
     per_peer: 16,
 };
-/// Time for which a rendered page serves every request.
-const FRESH_FOR: Nanos = Nanos::from_ms(100);
-/// Maximum number of renders of one page in memory.
-const RENDERS_MAX: usize = 4;
 
 /// The page for browsers. It loads nothing but `/events`.
 const BROWSERS: &str = include_str!("page.html");
@@ -94,36 +89,6 @@ fn losses_of(shared: &Shared) -> serde_json::Value {
     // The repair thread waits for this lock, so it is released before anything is formatted.
     let losses = shared.losses().list();
     serde_json::json!({ "name": shared.name, "epoch": shared.epoch, "losses": losses })
-}
-
-/// The last renders of one page.
-#[derive(Debug, Default)]
-struct Renders {
-    newest: Option<(Nanos, AnswerPage)>,
-    /// Bodies of earlier renders that are still being sent.
-    sending: VecDeque<Bytes>,
-}
-
-impl Renders {
-    /// Returns the page as of now or of [`FRESH_FOR`] ago. While slow readers hold [`RENDERS_MAX`] renders,
-    /// returns the newest of them.
-    fn get(
-        &mut self,
-        now: Nanos,
-        render: impl FnOnce() -> Option<AnswerPage>,
-    ) -> Option<AnswerPage> {
-        self.sending.retain(|body| !body.is_unique());
-        let is_due = match &self.newest {
-            Some((at, _)) => now.since(*at) >= FRESH_FOR && self.sending.len() + 1 < RENDERS_MAX,
-            None => true,
-        };
-        if is_due {
-            let before = std::mem::replace(&mut self.newest, render().map(|page| (now, page)));
-            self.sending
-                .extend(before.map(|(_, page)| page.body().clone()));
-        }
-        self.newest.as_ref().map(|(_, page)| page.clone())
-    }
 }
 
 /// The pages of a publisher.
@@ -190,7 +155,7 @@ mod tests {
     use base64::Engine;
     use base64::prelude::BASE64_STANDARD;
     use sha2::{Digest, Sha256};
-    use tickcast_reliability::types::Epoch;
+    use tickcast_reliability::types::{Epoch, Nanos};
 
     use super::*;
 
@@ -225,37 +190,6 @@ mod tests {
         }
     }
 
-    fn render(renders: &mut Renders, ms: u64, rendered: &mut u32) -> AnswerPage {
-        let page = renders.get(Nanos::from_ms(ms), || {
-            *rendered += 1;
-            Some(AnswerPage::text(StatusCode::OK, rendered.to_string()))
-        });
-        page.unwrap()
-    }
-
-    #[test]
-    fn page_is_rendered_ten_times_a_second_for_any_requests() {
-        let (mut renders, mut rendered) = (Renders::default(), 0);
-        for ms in 0..1_000 {
-            let page = render(&mut renders, 5_000 + ms, &mut rendered);
-            assert_eq!(page.body(), (ms / 100 + 1).to_string().as_bytes());
-        }
-        assert_eq!(rendered, 10);
-        assert!(renders.sending.len() <= 1, "no earlier one is kept");
-    }
-
-    #[test]
-    fn slow_readers_hold_a_bounded_number_of_renders() {
-        let (mut renders, mut rendered) = (Renders::default(), 0);
-        let mut held: Vec<_> = (0..60)
-            .map(|n| render(&mut renders, n * 100, &mut rendered))
-            .collect();
-        assert_eq!(rendered as usize, RENDERS_MAX);
-        held.truncate(1);
-        held.push(render(&mut renders, 6_000, &mut rendered));
-        assert_eq!(rendered as usize, RENDERS_MAX + 1, "it goes on");
-    }
-
     fn pages() -> Pages {
         let none = (Vec::new(), Vec::new());
         let shared = Shared::new(
@@ -273,10 +207,9 @@ mod tests {
     fn snapshot_shares_the_bytes_of_its_pages() {
         let pages = pages();
         for event in pages.snapshot() {
-            let renders = pages.renders.borrow();
             let path = format!("/{}", event.name);
-            let place = PAGES.iter().position(|(known, _)| *known == path).unwrap();
-            let (_, page) = renders[place].newest.as_ref().unwrap();
+            // At no time is a page too old.
+            let page = pages.page(&path, Now::default());
             assert_eq!(event.body.as_ptr(), page.body().as_ptr(), "{path}");
             assert_eq!(event.is_repeated, event.name == "status");
         }

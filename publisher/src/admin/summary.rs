@@ -152,9 +152,7 @@ impl PublisherSummary {
                 Value::Object(all)
             })
             .collect();
-        let subscribers = shared.subscribers().list();
-        // A subscriber's report is its claim, so it does not decide the exit code.
-        let is_reported = subscribers.iter().any(|s| s.lost_records > 0);
+        let subscribers = shared.subscribers().listed();
         let mut service = Map::new();
         shared
             .service
@@ -170,8 +168,10 @@ impl PublisherSummary {
             "channels": channels,
             "source": added_up(&sources),
             "sources": sources,
-            "subscribers": subscribers,
-            "subscribers_report_loss": is_reported,
+            "subscribers": subscribers.reports,
+            "subscribers_not_listed": subscribers.not_listed,
+            // A subscriber's report is its claim, so it does not decide the exit code.
+            "subscribers_report_loss": subscribers.report_loss,
             "service": service,
             "rdma_withheld": shared.withheld.get(),
             "audit_lines_lost": audit_log::lines_lost(),

@@ -43,9 +43,10 @@ impl Awaited {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::sync::Arc;
 
-    use tickcast_reliability::types::{ChannelId, Epoch};
+    use tickcast_reliability::types::{ChannelId, Epoch, PeerOrigin};
 
     use super::*;
 
@@ -53,7 +54,8 @@ mod tests {
 
     fn joined(shared: &Shared, peer: u64, name: &str, follows: bool) {
         let mut subscribers = shared.subscribers();
-        subscribers.join(peer, None, name, &[A]);
+        let origin = PeerOrigin::V4(Ipv4Addr::LOCALHOST);
+        subscribers.join((peer, origin), None, name, &[A]);
         subscribers.report(peer, A, |it| it.follows = follows);
         shared.joined.store(subscribers.following(), Relaxed);
     }

@@ -454,17 +454,14 @@ impl Input {
     /// Logs and counts the reasons why a file that was read to its end is not whole.
     /// Logs what leaves the file whole too: times that can't be right, and further files within it.
     fn report_faults(&self) {
-        let (mut faults, notes) = match &self.packets {
-            _ if self.records_left == 0 => return,
-            Packets::Capture(recording, _) => (recording.faults(), recording.notes()),
-            Packets::BinaryFile(file, _) => (file.faults(), file.notes()),
-            _ => return,
-        };
         let counters = &self.shared.counters;
-        // A file of messages names its damage itself.
-        let malformed = match &self.packets {
-            Packets::BinaryFile(..) => 0,
-            _ => counters.source_malformed.get(),
+        let malformed = counters.source_malformed.get();
+        let (mut faults, notes, malformed) = match &self.packets {
+            _ if self.records_left == 0 => return,
+            Packets::Capture(recording, _) => (recording.faults(), recording.notes(), malformed),
+            // It names its damage itself.
+            Packets::BinaryFile(file, _) => (file.faults(), file.notes(), 0),
+            _ => return,
         };
         for (count, what) in [
             (

@@ -9,6 +9,7 @@ mod peer_log;
 pub(crate) mod peers;
 mod warnings;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -503,7 +504,9 @@ impl RepairService {
                     }
                     self.groups_at = Nanos::ZERO;
                     let session = self.core.session_number(peer).map(SessionNumber);
-                    (self.shared.subscribers()).join(peer.0, session, &name, &channels);
+                    let address = self.peers.get(peer).map(|known| known.address.ip());
+                    let origin = PeerOrigin::of(address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()));
+                    (self.shared.subscribers()).join((peer.0, origin), session, &name, &channels);
                     self.shared.losses().join(peer.0, &name, &channels);
                 }
                 RepairEvent::FurtherJoined {

@@ -141,10 +141,11 @@ fn apply(change: Change, to: &mut PublishStage, shared: &Shared) -> Result<(), S
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::Duration;
 
     use crossbeam_channel::unbounded;
-    use tickcast_reliability::types::{Epoch, Nanos};
+    use tickcast_reliability::types::{Epoch, Nanos, PeerOrigin};
 
     use super::*;
     use crate::state::command::commands;
@@ -155,7 +156,8 @@ mod tests {
         let (none, stop) = ((Vec::new(), Vec::new()), Arc::default());
         let shared = Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO);
         let session = Some(SessionNumber(7));
-        shared.subscribers().join(1, session, "b", &[]);
+        let origin = PeerOrigin::V4(Ipv4Addr::LOCALHOST);
+        (shared.subscribers()).join((1, origin), session, "b", &[]);
         let (sender, receiver) = commands();
         let mut commands = Commands::new(receiver, HandOver::to(vec!["b".into()]), None);
         let (answered, answers) = unbounded();

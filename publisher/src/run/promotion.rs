@@ -114,7 +114,9 @@ impl Candidate {
         reason: Reason,
     ) -> Result<(PublishStage, PromotedPublisher), PublisherError> {
         let (began, config, state) = (now(), self.config, self.state);
-        let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
+        let complete = reason == Reason::HandedOver;
+        let opens = (self.epochs, began.utc);
+        let mut continued = Continued::from_mirrors(self.plans, &mut left, opens, complete)?;
         heard.relate(&mut continued.positions);
         let server = self.control.listen(server_config(&config));
         let server = server.map_err(|error| PublisherError::Listen {
@@ -211,12 +213,12 @@ impl PromotedPublisher {
 }
 
 impl Continued {
-    /// Promotes every mirror, under an epoch that was kept before.
+    /// Promotes every mirror, under an epoch that was kept before. `complete`: the publisher handed over.
     fn from_mirrors(
         plans: Vec<ChannelPlan>,
         left: &mut Left,
-        epochs: EpochsBefore,
-        utc: Nanos,
+        (epochs, utc): (EpochsBefore, Nanos),
+        complete: bool,
     ) -> Result<Self, PublisherError> {
         let mut mirrors = Vec::new();
         for plan in plans {
@@ -246,7 +248,7 @@ impl Continued {
                 last: at.last,
                 next_record: at.next_record,
             });
-            let promotion = mirror.promote(continued.epoch.epoch());
+            let promotion = mirror.promote(continued.epoch.epoch(), complete);
             let promotion = promotion.map_err(|refused| PublisherError::Promotion {
                 channel: plan.name.clone(),
                 source: refused.error,

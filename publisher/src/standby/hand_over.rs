@@ -331,7 +331,11 @@ fn check_mirror(shared: &Shared, request: &Request) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, Sequence};
+    use std::net::Ipv4Addr;
+
+    use tickcast_reliability::types::{
+        ChannelId, Epoch, Nanos, PeerOrigin, RecordNumber, Sequence,
+    };
 
     use super::*;
     use crate::state::hand_over::SessionNumber;
@@ -364,7 +368,8 @@ mod tests {
 
     fn follow(shared: &Shared, name: &str, session: Option<SessionNumber>) {
         let mut subscribers = shared.subscribers();
-        subscribers.join(peer(name), session, name, &[AT.channel]);
+        let origin = PeerOrigin::V4(Ipv4Addr::LOCALHOST);
+        subscribers.join((peer(name), origin), session, name, &[AT.channel]);
         subscribers.report(peer(name), AT.channel, |it| it.follows = true);
     }
 
@@ -524,7 +529,8 @@ mod tests {
         for stranger in (0..50).chain(1_000..1_050) {
             let mut subscribers = shared.subscribers();
             let session = Some(SessionNumber(stranger));
-            subscribers.join(stranger, session, "b", &[AT.channel]);
+            let origin = PeerOrigin::V4(Ipv4Addr::LOCALHOST);
+            subscribers.join((stranger, origin), session, "b", &[AT.channel]);
             subscribers.report(stranger, AT.channel, |it| it.follows = true);
         }
         assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));

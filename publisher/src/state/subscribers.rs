@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 use tickcast_reliability::control::LatencyReport;
-use tickcast_reliability::types::{ChannelId, Nanos};
+use tickcast_reliability::types::{ChannelId, Nanos, PeerOrigin};
 
 use crate::state::hand_over::SessionNumber;
 use crate::state::subscriber_latency::SubscriberLatency;
 
 /// Maximum number of reports kept of subscribers that have left.
 const LEFT_MAX: usize = 128;
+/// Maximum number of reports on a page. Strangers decide how many there are, and a reader takes 4 MiB.
+const LISTED_MAX: usize = 2_048;
 
 /// The last report of a subscriber on one channel.
 ///
@@ -50,6 +52,7 @@ pub struct SubscriberStatus {
 pub(crate) struct Joined {
     /// Name of the subscriber.
     pub(crate) name: String,
+    origin: PeerOrigin,
     /// Its session, which nobody else knows.
     session: Option<SessionNumber>,
     channels: usize,
@@ -67,6 +70,17 @@ impl Joined {
     pub(crate) const fn follows_all(&self) -> bool {
         self.awaited == 0
     }
+}
+
+/// The reports of subscribers that a page lists.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Reports of joined subscribers, then of those that have left.
+    pub(crate) reports: Vec<SubscriberStatus>,
+    /// Number of reports for which the page has no room.
+    pub(crate) not_listed: usize,
+    /// Whether any subscriber reports a loss, listed or not.
+    pub(crate) report_loss: bool,
 }
 
 /// The reports of all subscribers. A report is found by connection and channel, and a connection by its
@@ -89,7 +103,7 @@ impl Subscribers {
     /// name.
     pub(crate) fn join(
         &mut self,
-        peer: u64,
+        (peer, origin): (u64, PeerOrigin),
         session: Option<SessionNumber>,
         name: &str,
         channels: &[ChannelId],
@@ -114,6 +128,7 @@ impl Subscribers {
         (self.sessions).extend(session.map(|session| (session, peer)));
         let joined = Joined {
             name: name.into(),
+            origin,
             session,
             channels: channels.len(),
             awaited: channels.len(),
@@ -206,9 +221,45 @@ impl Subscribers {
     }
 
     /// Returns all reports: those of joined subscribers, then those of subscribers that have left.
-    pub(crate) fn list(&self) -> Vec<SubscriberStatus> {
+    pub(crate) fn all(&self) -> Vec<SubscriberStatus> {
         let joined = self.joined.values();
         joined.chain(&self.left).cloned().collect()
+    }
+
+    /// Returns the reports for a page. When there are too many, each address has as many of its subscribers
+    /// listed as any other, oldest first.
+    pub(crate) fn listed(&self) -> Listed {
+        let all = self.joined.len() + self.left.len();
+        let mut reports = match all <= LISTED_MAX {
+            true => self.all(),
+            false => self.shared_out(LISTED_MAX),
+        };
+        reports.truncate(LISTED_MAX);
+        let mut each = self.joined.values().chain(&self.left);
+        Listed {
+            not_listed: all - reports.len(),
+            report_loss: each.any(|it| it.lost_records > 0),
+            reports,
+        }
+    }
+
+    /// Returns at least `most` reports of joined subscribers, or all, in rounds of one subscriber for each
+    /// address.
+    fn shared_out(&self, most: usize) -> Vec<SubscriberStatus> {
+        let mut waiting: BTreeMap<PeerOrigin, VecDeque<u64>> = BTreeMap::new();
+        for (peer, joined) in &self.connections {
+            waiting.entry(joined.origin).or_default().push_back(*peer);
+        }
+        let mut reports = Vec::new();
+        while reports.len() < most && !waiting.is_empty() {
+            for peers in waiting.values_mut() {
+                let peer = peers.pop_front().unwrap_or_default();
+                let of_peer = (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX));
+                reports.extend(self.joined.range(of_peer).map(|(_, it)| it.clone()));
+            }
+            waiting.retain(|_, peers| !peers.is_empty());
+        }
+        reports
     }
 }
 
@@ -218,6 +269,7 @@ mod tests {
 
     const A: ChannelId = ChannelId(1);
     const B: ChannelId = ChannelId(2);
+    const ORIGIN: PeerOrigin = PeerOrigin::V4(std::net::Ipv4Addr::LOCALHOST);
 
     fn follow(all: &mut Subscribers, peer: u64, channel: ChannelId, follows: bool) {
         all.report(peer, channel, |it| it.follows = follows);
@@ -226,8 +278,8 @@ mod tests {
     #[test]
     fn subscriber_follows_once_it_reports_on_every_channel() {
         let mut all = Subscribers::default();
-        all.join(1, None, "risk-1", &[A, B]);
-        all.join(2, None, "risk-2", &[A]);
+        all.join((1, ORIGIN), None, "risk-1", &[A, B]);
+        all.join((2, ORIGIN), None, "risk-2", &[A]);
         assert_eq!(all.following(), 0);
         follow(&mut all, 1, A, true);
         follow(&mut all, 1, A, true);
@@ -250,7 +302,7 @@ mod tests {
     #[test]
     fn latency_report_is_refused_if_impossible_or_too_soon() {
         let mut all = Subscribers::default();
-        all.join(1, None, "risk-1", &[A]);
+        all.join((1, ORIGIN), None, "risk-1", &[A]);
         let mut report = LatencyReport::default();
         report.stages[2].samples = 4;
         let mut impossible = report;
@@ -266,7 +318,7 @@ mod tests {
         assert!(is_refused(1, A, 1_500, &impossible));
         // The core ends a connection that names a channel it did not join.
         assert!(!is_refused(1, B, 2_000, &report) && !is_refused(2, A, 2_000, &report));
-        let list = all.list();
+        let list = all.all();
         let latency = list[0].latency.as_ref().unwrap();
         assert_eq!((list.len(), latency.stages[0].samples), (1, 4));
     }
@@ -275,17 +327,17 @@ mod tests {
     fn reports_of_left_subscribers_are_kept_and_bounded() {
         let mut all = Subscribers::default();
         for peer in 0..200 {
-            all.join(peer, None, &format!("risk-{peer}"), &[A]);
+            all.join((peer, ORIGIN), None, &format!("risk-{peer}"), &[A]);
             all.report(peer, A, |it| it.sequence = peer);
             all.leave(peer);
         }
-        let left = all.list();
+        let left = all.all();
         assert_eq!((left.len(), left[0].sequence), (LEFT_MAX, 72));
         assert!(left.iter().all(|it| !it.joined));
         // A subscriber that returns replaces its own.
-        all.join(900, None, "risk-199", &[A]);
+        all.join((900, ORIGIN), None, "risk-199", &[A]);
         let names: Vec<_> = all
-            .list()
+            .all()
             .into_iter()
             .filter(|it| it.name == "risk-199")
             .collect();
@@ -293,5 +345,31 @@ mod tests {
             (names.len(), names[0].joined, names[0].peer),
             (1, true, 900)
         );
+    }
+
+    #[test]
+    fn page_lists_each_address_alike() {
+        let mut all = Subscribers::default();
+        let channels: Vec<_> = (1..=64).map(ChannelId).collect();
+        let strangers = PeerOrigin::V4([10, 0, 0, 1].into());
+        for peer in 0..1_000 {
+            all.join((peer, strangers), None, "stranger", &channels);
+        }
+        for peer in 1_000..1_008 {
+            all.join((peer, ORIGIN), None, "risk", &channels);
+        }
+        all.report(1_007, A, |it| it.lost_records = 1);
+        all.report(999, B, |it| it.lost_records = 1);
+        let listed = all.listed();
+        assert_eq!(listed.reports.len(), LISTED_MAX);
+        assert_eq!(listed.not_listed, 1_008 * 64 - LISTED_MAX);
+        let honest = listed.reports.iter().filter(|it| it.name == "risk");
+        assert_eq!(honest.count(), 8 * 64, "all of them");
+        for peer in 0..1_000 {
+            all.leave(peer);
+        }
+        let listed = all.listed();
+        assert_eq!((listed.reports.len(), listed.not_listed), (640, 0));
+        assert!(listed.report_loss);
     }
 }

@@ -470,6 +470,7 @@ fn offer_omits_lineage_and_history_when_absent() {
         epoch: Epoch(3),
         last: Sequence(1),
         next_record: RecordNumber(19),
+        complete: false,
     }]);
     offer.history = Some(History {
         oldest: Sequence(1),

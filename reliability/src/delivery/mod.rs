@@ -373,16 +373,18 @@ pub enum Event {
         /// Whether the delivered content was contradicted by the repair path.
         wrong_one_delivered: bool,
     },
-    /// The publisher never sent what was delivered, or declared lost, beyond a sequence: an impostor did.
-    /// All of it is void, and the publisher's own datagrams follow with the same numbers (in order).
+    /// The publisher never sent what was delivered, or declared lost, beyond a sequence: an impostor did. Or
+    /// another epoch continues there, and nobody confirmed what came beyond. All of it is void, and the
+    /// publisher's own records follow with the same numbers (in order).
     RolledBack {
         /// The last sequence that stands.
         after: Sequence,
         /// Number of delivered records that are void.
         records: u64,
     },
-    /// The number of records of an [`Event::Lost`] was wrong, because a forged datagram beside the loss
-    /// misstated it. The publisher's copy of that datagram came.
+    /// The number of records of an [`Event::Lost`] was wrong: a forged datagram beside the loss misstated it,
+    /// and the publisher's copy came. Or another epoch continues there and publishes its records again, in
+    /// which case [`Event::EpochContinued`] follows.
     LossCorrected {
         /// The sequences of the loss, as they were reported.
         sequences: SequenceRange,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::planted::{Bug, planted};
 use crate::receive::remembered::RING_SLOTS_MAX;
-use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence};
+use crate::types::{Continued, Nanos, RecordNumber, SEQUENCE_LAST, Sequence};
 
 /// Multicast may run ahead of the last confirmation by one half of the ring.
 const AHEAD_SHARE: u64 = 2;
@@ -17,6 +17,20 @@ const ASK_SHARE: u64 = 8;
 
 /// A STATUS that takes longer confirms nothing for a while: multicast is followed as without a connection.
 pub(crate) const CONFIRM_WAIT: Nanos = Nanos::from_ms(20);
+
+/// A time in which nobody confirms anything.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Outage {
+    /// Since this time. A datagram may have come before.
+    New(Nanos),
+    /// The next datagram can't have come before.
+    Due,
+    /// Delivery was here when the datagrams from before had been read.
+    Old(Place),
+}
+
+/// A place in the stream: a sequence, and the number of the record after it (0: unknown).
+pub(crate) type Place = (Sequence, RecordNumber);
 
 /// The proof that an impostor sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +73,10 @@ pub(crate) struct Confirmed {
     newest: Sequence,
     next_record: RecordNumber,
     /// The last confirmation by a STATUS, if the repair connection was down since.
-    before_down: Option<(Sequence, RecordNumber)>,
+    before_down: Option<Place>,
+    outage: Option<Outage>,
+    /// Whether two contents of a sequence came, or a proof of an impostor, since the last STATUS without one.
+    is_disputed: bool,
     /// Everything up to here was delivered when the last STATUS came.
     delivered: Sequence,
     /// Slots of the ring, as far as its contents are remembered.
@@ -73,7 +90,7 @@ pub(crate) struct Confirmed {
     /// The fast path is closed up to this sequence, because its deliveries are contested or counted apart;
     /// [`Sequence::NONE`] once all of it is settled.
     slow_to: Sequence,
-    /// `asks_beyond`, or nothing while the fast path is closed.
+    /// `asks_beyond`, or nothing while the fast path is closed. A new outage closes it too.
     fast_until: Sequence,
     /// When the first PROGRESS was sent that no STATUS has answered, and what was heard then.
     asked: Option<(Nanos, Sequence)>,
@@ -92,6 +109,8 @@ impl Confirmed {
             newest: Sequence::NONE,
             next_record: RecordNumber(0),
             before_down: None,
+            outage: None,
+            is_disputed: false,
             delivered: Sequence::NONE,
             ring_slots: ring_slots.min(RING_SLOTS_MAX),
             limit: Sequence(u64::MAX),
@@ -127,23 +146,72 @@ impl Confirmed {
     ) {
         (self.newest, self.next_record) = (Sequence::NONE, RecordNumber(0));
         (self.asked, self.has_forgotten, self.before_down) = (None, false, None);
+        self.is_disputed = false;
         self.delivered = delivered;
         (self.rolled_back_to, self.slow_to) = (Sequence::NONE, Sequence::NONE);
         self.confirm(newest, next_record);
     }
 
     /// The repair connection is down: nobody confirms anything, and multicast is followed all the same.
-    pub(crate) fn link_is_down(&mut self) {
+    pub(crate) fn link_is_down(&mut self, now: Nanos) {
         self.asked = None;
-        self.suspend();
+        self.suspend(now);
     }
 
     /// Nobody confirms anything until the next STATUS, and multicast is followed all the same.
-    pub(crate) fn suspend(&mut self) {
+    pub(crate) fn suspend(&mut self, now: Nanos) {
         (self.before_down).get_or_insert((self.newest, self.next_record));
+        self.outage.get_or_insert(Outage::New(now));
         self.limit = Sequence(u64::MAX);
         self.slow_to = self.slow_to.max(self.newest);
         self.ask_beyond(self.limit);
+    }
+
+    /// Notes the time, so that an outage that is no longer new has no time of its own.
+    #[inline]
+    pub(crate) fn note_time(&mut self, now: Nanos) {
+        if let Some(Outage::New(since)) = self.outage
+            && now.since(since) >= CONFIRM_WAIT
+        {
+            self.outage = Some(Outage::Due);
+        }
+    }
+
+    /// Notes that a datagram comes now, behind this place. The first one that can't have come before the
+    /// outage ends what is believed without a confirmation.
+    #[inline]
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: Place) {
+        self.note_time(now);
+        if let Some(Outage::Due) = self.outage {
+            self.outage = Some(Outage::Old(place));
+            self.ask_beyond(self.asks_beyond);
+        }
+    }
+
+    /// Notes that two contents of a sequence came, so that an impostor may be about.
+    pub(crate) const fn note_dispute(&mut self) {
+        self.is_disputed = true;
+    }
+
+    /// Another epoch goes on at `at`: returns the place beyond which deliveries are void, because neither the
+    /// publisher confirmed them nor multicast brought them undisputed while it could; `None` if all stand.
+    /// Contents above `remembered` are remembered.
+    pub(crate) fn void_beyond(&self, at: Continued, remembered: Sequence) -> Option<Place> {
+        let goes_on = (at.last, at.next_record);
+        let confirmed = (self.before_down).unwrap_or((self.newest, self.next_record));
+        let stands = match self.is_disputed {
+            _ if at.complete => goes_on,
+            true => confirmed.max(goes_on),
+            false => match self.outage? {
+                Outage::New(_) | Outage::Due => return None,
+                Outage::Old(delivered) => delivered.max(goes_on),
+            },
+        };
+        // The number of records beyond is known only from remembered contents.
+        Some(match remembered > stands.0 {
+            true => confirmed,
+            false => stands,
+        })
     }
 
     /// Everything up to `heard` was rolled back. Forged copies of it may still be under way, and those of
@@ -262,7 +330,8 @@ impl Confirmed {
         let before = std::mem::replace(&mut self.delivered, delivered);
         let has_forgotten = std::mem::take(&mut self.has_forgotten);
         self.confirm(newest, next_record);
-        if planted(Bug::ImpostorIgnored) || !(claimed.is_some() || beyond_end || has_forgotten) {
+        self.is_disputed = claimed.is_some() || beyond_end || has_forgotten;
+        if planted(Bug::ImpostorIgnored) || !self.is_disputed {
             return None;
         }
         self.asked = None;
@@ -308,6 +377,7 @@ impl Confirmed {
         if newest >= self.newest {
             (self.newest, self.next_record) = (newest, next_record);
         }
+        self.outage = None;
         // At least one, so that a ring of few slots is followed.
         let share = |of: u64| self.newest.plus((self.ring_slots / of).max(1));
         let asks_beyond = share(ASK_SHARE);
@@ -317,8 +387,9 @@ impl Confirmed {
 
     fn ask_beyond(&mut self, sequence: Sequence) {
         self.asks_beyond = sequence;
+        let is_new = matches!(self.outage, Some(Outage::New(_) | Outage::Due));
         self.fast_until = match self.slow_to {
-            Sequence::NONE => sequence.min(SEQUENCE_LAST),
+            Sequence::NONE if !is_new => sequence.min(SEQUENCE_LAST),
             _ => Sequence::NONE,
         };
     }
@@ -327,6 +398,7 @@ impl Confirmed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Epoch;
 
     const RECORD: RecordNumber = RecordNumber(1);
 
@@ -364,7 +436,8 @@ mod tests {
             (of.fast_until(), of.limit(Nanos(0))),
             (Sequence(118), Sequence(142))
         );
-        of.link_is_down();
+        of.link_is_down(Nanos(0));
+        of.note_arrival(CONFIRM_WAIT, (Sequence(109), RECORD));
         of.note_settled(Sequence(110));
         assert_eq!(of.fast_until(), Sequence::NONE, "110 was confirmed");
         of.note_settled(Sequence(111));
@@ -375,6 +448,39 @@ mod tests {
             Sequence(900),
             "heard without a connection"
         );
+    }
+
+    #[test]
+    fn deliveries_stand_up_to_last_word_of_publisher() {
+        let at = |last: u64, complete| Continued {
+            epoch: Epoch(4),
+            last: Sequence(last),
+            next_record: RecordNumber(last + 1),
+            complete,
+        };
+        let place = |last: u64| (Sequence(last), RecordNumber(last + 1));
+        let void_beyond = |of: &Confirmed, last, complete| {
+            let place = of.void_beyond(at(last, complete), Sequence::NONE);
+            place.map(|(last, _)| last.0)
+        };
+        let mut of = confirmed();
+        assert_eq!(void_beyond(&of, 90, false), None, "no outage");
+        assert_eq!(void_beyond(&of, 90, true), Some(90), "all that was sent");
+        of.link_is_down(Nanos(5));
+        of.note_arrival(CONFIRM_WAIT, place(119));
+        of.link_is_down(CONFIRM_WAIT);
+        assert_eq!(void_beyond(&of, 90, false), None, "all may be from before");
+        of.note_arrival(Nanos(5).after(CONFIRM_WAIT), place(120));
+        of.note_arrival(Nanos::MAX, place(140));
+        assert_eq!(void_beyond(&of, 90, false), Some(120));
+        assert_eq!(void_beyond(&of, 130, false), Some(130));
+        let forgotten = of.void_beyond(at(90, false), Sequence(121));
+        assert_eq!(forgotten, Some((Sequence(100), RECORD)), "uncounted");
+        of.note_dispute();
+        let disputed = [90, 130].map(|last| void_beyond(&of, last, false));
+        assert_eq!(disputed, [Some(100), Some(130)]);
+        assert_eq!(status(&mut of, 140, 1, 140), None);
+        assert_eq!(void_beyond(&of, 90, false), None, "it was confirmed");
     }
 
     #[test]
@@ -400,8 +506,14 @@ mod tests {
         assert!(!of.is_blocked(late, Sequence(132)));
         assert!(of.is_blocked(late, Sequence(133)));
         assert_eq!(of.limit(late), Sequence(u64::MAX));
-        of.suspend();
+        of.suspend(late);
         of.note_settled(Sequence(101));
+        of.note_arrival(
+            Nanos(late.after(CONFIRM_WAIT).0 - 1),
+            (Sequence(101), RECORD),
+        );
+        assert_eq!(of.fast_until(), Sequence::NONE, "it may be from before");
+        of.note_arrival(late.after(CONFIRM_WAIT), (Sequence(102), RECORD));
         assert_eq!(of.fast_until(), SEQUENCE_LAST);
         assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
         assert_eq!(of.limit(late), Sequence(137), "it confirms again");
@@ -452,7 +564,7 @@ mod tests {
             (of.loss_limit().lifted_at, of.loss_limit().reported),
             (overdue_at, (Nanos(7), Sequence(110)))
         );
-        of.link_is_down();
+        of.link_is_down(Nanos(9));
         assert_eq!(of.loss_limit().lifted_at, Nanos::ZERO);
         of.welcome(Sequence(112), RECORD, Sequence(900));
         assert_eq!(

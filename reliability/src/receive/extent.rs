@@ -7,12 +7,12 @@ use crate::control::{ChannelOffer, Status};
 use crate::delivery::Via;
 use crate::planted::{Bug, planted};
 use crate::receive::config::ReceiverConfig;
-use crate::receive::confirmed::{Confirmed, Impostor, LossLimit};
+use crate::receive::confirmed::{Confirmed, Impostor, LossLimit, Place};
 use crate::receive::end::EndState;
 use crate::receive::lines::Lines;
 use crate::receive::progress::ProgressState;
 use crate::receive::window::Held;
-use crate::types::{Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange};
+use crate::types::{Continued, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SequenceRange};
 use crate::wire::{Header, Heartbeat, PublisherState, relay_flags};
 
 /// How far the publisher's stream extends.
@@ -203,14 +203,37 @@ impl Extent {
     }
 
     /// Nobody confirms anything until the next STATUS. Returns the newest sequence confirmed.
-    pub(crate) fn suspend_confirmation(&mut self) -> Sequence {
-        self.confirmed.suspend();
+    pub(crate) fn suspend_confirmation(&mut self, now: Nanos) -> Sequence {
+        self.confirmed.suspend(now);
         self.confirmed.newest()
     }
 
     /// The repair connection is down.
-    pub(crate) fn link_is_down(&mut self) {
-        self.confirmed.link_is_down();
+    pub(crate) fn link_is_down(&mut self, now: Nanos) {
+        self.confirmed.link_is_down(now);
+    }
+
+    /// Notes the time.
+    #[inline]
+    pub(crate) fn note_time(&mut self, now: Nanos) {
+        self.confirmed.note_time(now);
+    }
+
+    /// Notes that a datagram comes now, behind this place.
+    #[inline]
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: Place) {
+        self.confirmed.note_arrival(now, place);
+    }
+
+    /// Notes that two contents of a sequence came.
+    pub(crate) const fn note_dispute(&mut self) {
+        self.confirmed.note_dispute();
+    }
+
+    /// Another epoch goes on at `at`: returns the place beyond which deliveries are void, as
+    /// [`Confirmed::void_beyond`].
+    pub(crate) fn void_beyond(&self, at: Continued, remembered: Sequence) -> Option<Place> {
+        self.confirmed.void_beyond(at, remembered)
     }
 
     /// Takes a STATUS. Returns the proof of an impostor, if it is one. `known`: the last sequence delivered,

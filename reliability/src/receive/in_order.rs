@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::ChannelOffer;
 use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality, Via};
 use crate::planted::{Bug, planted};
+use crate::receive::confirmed::Place;
 use crate::receive::mirror::Mirror;
 use crate::receive::remembered::{Content, Remembered};
 use crate::receive::replayed_records::AlreadyDelivered;
@@ -109,6 +110,14 @@ impl InOrder {
         self.remembered.next()
     }
 
+    /// The last sequence delivered or reported lost, and the number of the record after it (0: unknown).
+    #[inline]
+    pub(crate) fn place(&self) -> Place {
+        let pending = self.pending.map(|(range, _)| range.first);
+        let last = pending.unwrap_or(self.next()).previous();
+        (last, self.next_record.unwrap_or(RecordNumber(0)))
+    }
+
     /// Returns whether this is the number of the first record of the next sequence, as far as delivery knows.
     #[inline(always)]
     pub(crate) fn is_next_record(&self, record: RecordNumber) -> bool {
@@ -196,7 +205,12 @@ impl InOrder {
         let known_to = self.next_record.unwrap_or(self.known_to);
         let before = self.repeated.count();
         if self.next() > window_end {
-            self.repeated.add(at.next_record, known_to);
+            // Records lost last are delivered after all. Behind other losses they would be out of order.
+            let (end, place) = (self.place().0, (at.last, at.next_record));
+            let (first_lost, corrected) = self.revocable.void_last_losses(end, place, counters);
+            self.emit_corrected(corrected, on);
+            let settled_to = first_lost.unwrap_or(known_to);
+            self.repeated.add(at.next_record, settled_to);
         }
         for held in early {
             let after = held.first_record.plus(held.count.into());

@@ -253,6 +253,7 @@ mod tests {
             epoch: Epoch(4),
             last: Sequence(20),
             next_record: RecordNumber(201),
+            complete: false,
         };
         ChannelOffer {
             authentication: None,

@@ -279,11 +279,11 @@ impl Mirror {
     }
 
     /// Makes the mirror a publisher's ring that seals under this epoch. The epoch must have been stored
-    /// before.
+    /// before. `complete`: the mirrored publisher handed over, so it sealed nothing beyond the mirror.
     ///
     /// # Errors
     /// [`MirrorError::Epoch`] and [`MirrorError::Empty`]; the error returns the mirror.
-    pub fn promote(mut self, epoch: Epoch) -> Result<Promotion, NotPromoted> {
+    pub fn promote(mut self, epoch: Epoch, complete: bool) -> Result<Promotion, NotPromoted> {
         let Mirrored {
             epoch: mirrored,
             last,
@@ -306,6 +306,7 @@ impl Mirror {
             epoch: mirrored,
             last,
             next_record,
+            complete,
         };
         let (lineage, forgotten) = self.ring.lineage().continued(before);
         self.ring
@@ -554,12 +555,12 @@ mod tests {
             publish(&mut before, 1, n, 2);
             put(&mut mirror, &copy(&before, n, 0x80));
         }
-        let NotPromoted { mirror, error } = mirror.promote(Epoch(5)).err().unwrap();
+        let NotPromoted { mirror, error } = mirror.promote(Epoch(5), false).err().unwrap();
         assert_eq!(
             error.to_string(),
             "epoch 5 can't continue epoch 5; a promotion opens a higher one"
         );
-        let Promotion { ring, opened } = mirror.promote(Epoch(9)).ok().unwrap();
+        let Promotion { ring, opened } = mirror.promote(Epoch(9), true).ok().unwrap();
         let mut after = core(ring);
         assert_eq!(after.sealed(), Sequence(3));
         let now = Now::default();
@@ -585,6 +586,7 @@ mod tests {
             epoch: Epoch(5),
             last: Sequence(3),
             next_record: RecordNumber(7),
+            complete: true,
         };
         assert_eq!(reader.lineage().epochs(), [continued]);
         assert_eq!(reader.lineage(), after.ring().reader().lineage());
@@ -593,14 +595,14 @@ mod tests {
     #[test]
     fn empty_mirror_is_promoted_only_with_known_record() {
         let (mirror, _) = mirror_of(&offer(5, 1, 1));
-        let Promotion { ring, .. } = mirror.promote(Epoch(6)).ok().unwrap();
+        let Promotion { ring, .. } = mirror.promote(Epoch(6), false).ok().unwrap();
         assert_eq!(
             ring.lineage().begins(),
             (Sequence(1), RecordNumber(1)),
             "it begins where nothing was"
         );
         let (mirror, _) = mirror_of(&offer(5, 40, 0));
-        let error = mirror.promote(Epoch(6)).err().unwrap().error;
+        let error = mirror.promote(Epoch(6), false).err().unwrap().error;
         assert_eq!(
             error.to_string(),
             "no slot of channel 3 was mirrored yet; open a fresh epoch instead"
@@ -659,6 +661,7 @@ mod tests {
             epoch: Epoch(5),
             last: Sequence(3),
             next_record: RecordNumber(7),
+            complete: false,
         };
         let lineage = Lineage::from(vec![at]);
         mirror.continue_epoch(Epoch(8), lineage.clone(), at);
@@ -688,6 +691,7 @@ mod tests {
             epoch: Epoch(5),
             last: Sequence(last),
             next_record: RecordNumber(2),
+            complete: false,
         };
         let mut before = publisher(5, 1, 1);
         publish(&mut before, 1, 1, 1);
@@ -715,7 +719,7 @@ mod tests {
         let (mut mirror, _) = mirror_of(&offer);
         put_both(&mut mirror);
         assert!(!mirror.mirrored().ended);
-        let Promotion { opened, .. } = mirror.promote(Epoch(9)).ok().unwrap();
+        let Promotion { opened, .. } = mirror.promote(Epoch(9), true).ok().unwrap();
         let expected = StreamEvent::EpochOpened {
             reason: EpochReason::Promotion,
             previous: Epoch(8),
@@ -738,6 +742,7 @@ mod tests {
                 epoch: Epoch(5),
                 last: Sequence(last),
                 next_record: RecordNumber(last + 1),
+                complete: false,
             };
             mirror.continue_epoch(Epoch(8), Lineage::from(vec![at]), at);
             let mirrored = mirror.mirrored();

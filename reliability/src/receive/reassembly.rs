@@ -669,6 +669,7 @@ mod tests {
                 epoch: Epoch(epoch),
                 last: Sequence(last),
                 next_record: RecordNumber(next_record),
+                complete: false,
             };
             let lineage: Lineage = lineage.iter().map(continued).collect::<Vec<_>>().into();
             let (at, mut dropped) = (lineage.of(Epoch(from)).unwrap(), 0);

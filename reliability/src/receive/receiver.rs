@@ -448,6 +448,7 @@ impl Receiver {
             self.counters().old_epoch_dropped.increment();
             return Welcomed::Zombie;
         }
+        let is_forgeable = self.authentication.is_none();
         // Only now: the keys of a publisher that was replaced must not displace those in use.
         self.authentication.clone_from(&offer.authentication);
         self.heartbeat_limits = offer.heartbeats.min(HeartbeatLimits::default());
@@ -464,6 +465,9 @@ impl Receiver {
             if self.ended() {
                 // No change of liveness was reported since the end.
                 self.liveness.restart(now);
+            }
+            if is_forgeable {
+                self.stream.void_unconfirmed(at, on);
             }
             self.stream.continue_epoch(now, offer, at, on);
             Welcomed::Continued
@@ -489,8 +493,8 @@ impl Receiver {
     }
 
     /// The repair connection is down: nothing is requested until it is up again.
-    pub fn handle_link_down(&mut self, reason: LinkDownReason) {
-        self.stream.link_is_down(reason);
+    pub fn handle_link_down(&mut self, now: Nanos, reason: LinkDownReason) {
+        self.stream.link_is_down(now, reason);
     }
 
     /// The replay connection is down: its requests are due again.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Refused;
+use crate::control::{ChannelOffer, Refused};
 use crate::delivery::{Deliver, Delivery, Event, LossCause, Via};
 use crate::receive::config::ReceiverConfig;
 use crate::receive::confirmed::LossLimit;
@@ -204,6 +204,11 @@ impl Recovery {
         }
     }
 
+    /// Makes room for the datagrams of the ring on offer.
+    pub(crate) fn fit_ring(&mut self, offer: &ChannelOffer) {
+        (self.reassembly).fit_ring(offer.slots, offer.slot_len as usize);
+    }
+
     /// Another epoch continues the one followed at this place: datagrams beyond it count no more, except
     /// that they were delivered. Missing sequences of `superseded` are missing no more.
     pub(crate) fn continue_epoch(
@@ -218,7 +223,7 @@ impl Recovery {
         }
         let dropped = (self.reassembly).continue_epoch(epoch, lineage, at, &self.counters, on);
         self.counters.epoch_change_dropped.add(dropped);
-        self.repair.clear_contested();
+        self.repair.forget_contested_above(at.last);
     }
 
     /// Nothing is confirmed beyond `last` until the repair connection is up again.

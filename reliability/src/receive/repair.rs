@@ -436,11 +436,6 @@ impl Repair {
         self.contested.forget_above(last);
     }
 
-    /// Forgets the contested sequences.
-    pub(crate) fn clear_contested(&mut self) {
-        self.contested.clear();
-    }
-
     /// Notes that the publisher refused `range`, which answers its request as a datagram does.
     pub(crate) fn note_refused(&mut self, range: SequenceRange, now: Nanos) {
         let mut gaps = self.gaps.iter();

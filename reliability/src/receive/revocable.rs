@@ -197,6 +197,29 @@ impl Revocable {
         }
     }
 
+    /// Another epoch goes on behind `last` with the record `next_record`, and publishes again what was lost
+    /// beyond. Corrects the losses that end with `end`, as far as nothing was delivered behind them. Returns
+    /// the number of their first record, and the corrections.
+    pub(crate) fn void_last_losses(
+        &mut self,
+        mut end: Sequence,
+        (last, next_record): (Sequence, RecordNumber),
+        counters: &ReceiverCounters,
+    ) -> (Option<RecordNumber>, Vec<Corrected>) {
+        let (mut first_record, mut corrected) = (None, Vec::new());
+        let is_void = |it: &mut Reported, end| it.sequences.last == end && end > last;
+        while let Some(mut loss) = self.losses.pop_back_if(|it| is_void(it, end)) {
+            end = loss.sequences.first.previous();
+            first_record = loss.first_record;
+            let first = loss.first_record.unwrap_or(next_record);
+            corrected.extend(loss.recount(first, first.max(next_record)));
+        }
+        for it in &corrected {
+            self.count_correction(it, counters);
+        }
+        (first_record, corrected)
+    }
+
     /// Notes records that were delivered with a sequence.
     pub(crate) fn note_delivered(&mut self, sequence: Sequence, records: u64) {
         if let Some(base) = self.base_of(sequence) {

@@ -170,9 +170,11 @@ impl EpochStream {
         };
         if self.extent.is_blocked(now, header.sequence) {
             // A connection that answers nothing is as good as none, and stops no stream.
-            let newest = self.extent.suspend_confirmation();
+            let newest = self.extent.suspend_confirmation(now);
             self.recovery.suspend_confirmation(newest);
         }
+        self.extent
+            .note_arrival(now, self.recovery.stream().place());
         let next = self.recovery.next();
         let admitted = (self.extent).admit(now, via, header.sequence, next, jump_max);
         if !admitted {
@@ -233,6 +235,9 @@ impl EpochStream {
         let is_readable = can_deliver || planted(Bug::UnreadableTaken);
         // A repair copy is the publisher's, so its record number contests the datagram before it.
         let contradicts = self.recovery.contradicts(header, on);
+        if contradicts {
+            self.extent.note_dispute();
+        }
         if !is_readable || anybody && contradicts {
             return self.reject_unreadable(now, sequence);
         }
@@ -334,6 +339,7 @@ impl EpochStream {
             }
             Duplicate::Conflict(conflict) => conflict,
         };
+        self.extent.note_dispute();
         self.events.push_back(Event::FencingViolation {
             sequence: held.sequence,
             wrong_one_delivered: conflict.wrong_one_delivered,
@@ -373,6 +379,7 @@ impl EpochStream {
 
     /// Declares lost what the clock says, and does what follows from the new state.
     pub(crate) fn handle_timeout(&mut self, now: Nanos, on: &mut dyn Deliver) {
+        self.extent.note_time(now);
         let limit = self.extent.loss_limit();
         if self.join.is_link_up() && now >= self.recovery.repair().next_confirmation(&limit) {
             self.extent.progress_mut().query_soon(now);
@@ -457,13 +464,10 @@ impl EpochStream {
         if let Some((epoch, sequence)) = beginning.over {
             // Nobody can say how much of that epoch the application missed.
             self.recovery.restart(epoch, sequence, None);
-            self.recovery
-                .stream()
-                .emit_epoch_tail(sequence, self.counters(), on);
-            let change = Event::EpochChanged {
-                from: epoch,
-                to: offer.epoch,
-            };
+            let stream = self.recovery.stream();
+            stream.emit_epoch_tail(sequence, self.counters(), on);
+            let (from, to) = (epoch, offer.epoch);
+            let change = Event::EpochChanged { from, to };
             self.recovery.stream().emit(&change, on);
         }
         let (next, next_record) = match planted(Bug::BeginsFurtherOn) {
@@ -472,12 +476,9 @@ impl EpochStream {
         };
         let first = next.plus(planted(Bug::LateJoinSkipsOne).into());
         self.recovery.restart(offer.epoch, first, next_record);
-        self.recovery
-            .stream_mut()
-            .set_lineage(offer.epoch, self.join.lineage());
-        self.recovery
-            .reassembly_mut()
-            .fit_ring(offer.slots, offer.slot_len as usize);
+        let stream = self.recovery.stream_mut();
+        stream.set_lineage(offer.epoch, self.join.lineage());
+        self.recovery.fit_ring(offer);
         self.extent.restart(first.previous(), offer);
         let repeated = u64::from(planted(Bug::LateJoinRepeatsOne));
         let after = next.previous().plus(repeated);
@@ -501,6 +502,15 @@ impl EpochStream {
         self.recovery.requery(ALL, now);
     }
 
+    /// Another epoch goes on at this place: rolls back what lies beyond, except what was delivered on the
+    /// word of the publisher before. The new epoch publishes it again, unless an impostor sent it.
+    pub(crate) fn void_unconfirmed(&mut self, at: Continued, on: &mut dyn Deliver) {
+        let remembered = self.recovery.stream().remembered().above();
+        if let Some((last, next_record)) = self.extent.void_beyond(at, remembered) {
+            self.recovery.roll_back(last, next_record, on);
+        }
+    }
+
     /// Follows the epoch on offer, which goes on where the epoch followed ended for it. Nothing is lost,
     /// and datagrams beyond that place count no more.
     pub(crate) fn continue_epoch(
@@ -513,9 +523,7 @@ impl EpochStream {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters().epochs.increment();
         self.counters().epochs_continued.increment();
-        self.recovery
-            .reassembly_mut()
-            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.recovery.fit_ring(offer);
         self.recovery.stream_mut().drop_unfit_mirror(offer);
         let mut superseded = SequenceRange::new(at.last.next(), Sequence(u64::MAX));
         if planted(Bug::HistoryOfOldEpochForgotten) {
@@ -543,14 +551,12 @@ impl EpochStream {
         let ended = self.ended();
         if !ended && !planted(Bug::EpochTailForgotten) {
             let first = self.extent.tail();
-            self.recovery
-                .stream()
-                .emit_epoch_tail(first, self.counters(), on);
+            let stream = self.recovery.stream();
+            stream.emit_epoch_tail(first, self.counters(), on);
         }
         let from = self.join.epoch();
-        self.recovery
-            .stream()
-            .emit(&Event::EpochChanged { from, to }, on);
+        let changed = Event::EpochChanged { from, to };
+        self.recovery.stream().emit(&changed, on);
         ended
     }
 
@@ -558,9 +564,7 @@ impl EpochStream {
     pub(crate) fn follow(&mut self, now: Nanos, offer: &ChannelOffer) {
         self.join.set_epoch(offer.epoch, offer.continues.clone());
         self.counters().epochs.increment();
-        self.recovery
-            .reassembly_mut()
-            .fit_ring(offer.slots, offer.slot_len as usize);
+        self.recovery.fit_ring(offer);
         let (first, first_record) = offer.continues.begins();
         (self.recovery).restart(offer.epoch, first, Some(first_record));
         self.recovery.stream_mut().renew_mirror(offer, first);
@@ -589,12 +593,12 @@ impl EpochStream {
     }
 
     /// The repair connection is down: nothing is requested until it is up again.
-    pub(crate) fn link_is_down(&mut self, reason: LinkDownReason) {
+    pub(crate) fn link_is_down(&mut self, now: Nanos, reason: LinkDownReason) {
         self.recovery.repair_mut().set_replay(false, false);
         if self.join.link_is_down() {
-            let newest = self.extent.suspend_confirmation();
+            let newest = self.extent.suspend_confirmation(now);
             self.recovery.suspend_confirmation(newest);
-            self.extent.link_is_down();
+            self.extent.link_is_down(now);
             self.counters().repair_links_down.increment();
             // After the end the publisher may leave, which is no news.
             if !self.ended() {
@@ -665,10 +669,9 @@ impl EpochStream {
                     let progress = self.extent.progress_mut();
                     wait = wait.max(progress.refusal_wait(now, delivered));
                 }
-                self.recovery
-                    .repair_mut()
-                    .postpone(refused.range, now.after(wait));
-                self.recovery.requery(refused.range, now.after(wait));
+                let again_at = now.after(wait);
+                self.recovery.repair_mut().postpone(refused.range, again_at);
+                self.recovery.requery(refused.range, again_at);
             }
         }
         self.recovery.advance(now, on);
@@ -715,9 +718,8 @@ impl EpochStream {
             if let Some(impostor) = proof {
                 self.fence(now, impostor, on);
             }
-            self.recovery
-                .stream_mut()
-                .confirm_losses(self.extent.confirmed(now).0);
+            let confirmed = self.extent.confirmed(now).0;
+            self.recovery.stream_mut().confirm_losses(confirmed);
         }
         self.confirm(status.newest, status.next_record, is_stale, now);
         (self.recovery).confirm_number(status.newest.next(), status.next_record, on);
@@ -756,10 +758,8 @@ impl EpochStream {
             return;
         }
         let believed = is_stale || planted(Bug::StatusOvertakesSocket);
-        let confirmed = self
-            .extent
-            .progress_mut()
-            .confirm(newest, next_record, believed);
+        let progress = self.extent.progress_mut();
+        let confirmed = progress.confirm(newest, next_record, believed);
         if let Some((newest, record_after)) = confirmed {
             self.note_sent(newest, now, Origin::Live);
             let reassembly = self.recovery.reassembly_mut();

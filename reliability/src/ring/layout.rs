@@ -65,7 +65,8 @@ pub mod offset {
     pub const CHECKPOINTS: usize = 1024;
     /// The epochs that this one continues, newest first: [`crate::types::Lineage::MAX`] entries.
     pub const LINEAGE: usize = 2048;
-    /// Length of a lineage entry: epoch (0: none), last sequence, number of the record after it.
+    /// Length of a lineage entry: epoch (0: none), last sequence, number of the record after it, flags (bit
+    /// 0: complete).
     pub const LINEAGE_LEN: usize = 32;
 }
 

@@ -117,7 +117,11 @@ impl RingWriter {
         }
         for at in 0..Lineage::MAX {
             let of = lineage.epochs().get(at);
-            let entry = of.map_or([0; 3], |it| [it.epoch.0, it.last.0, it.next_record.0]);
+            let words = |it: &Continued| {
+                let flags = u64::from(it.complete);
+                [it.epoch.0, it.last.0, it.next_record.0, flags]
+            };
+            let entry = of.map_or([0; 4], words);
             for (word, value) in entry.into_iter().enumerate() {
                 (self.words).store(
                     offset::LINEAGE + at * offset::LINEAGE_LEN + word * WORD,
@@ -325,6 +329,7 @@ mod tests {
             epoch: Epoch(epoch),
             last: Sequence(epoch * 10),
             next_record: RecordNumber(epoch * 100),
+            complete: epoch == 7,
         };
         for epochs in [&[7, 6, 4][..], &[8], &[]] {
             let all: Vec<_> = epochs.iter().copied().map(continued).collect();
@@ -335,7 +340,8 @@ mod tests {
             for at in 0..Lineage::MAX {
                 let epoch = epochs.get(at).copied().unwrap_or(0);
                 let words = [0, 8, 16, 24].map(|word| ring.words.0.load(2048 + 32 * at + word));
-                assert_eq!(words, [epoch, epoch * 10, epoch * 100, 0], "entry {at}");
+                let flags = u64::from(epoch == 7);
+                assert_eq!(words, [epoch, epoch * 10, epoch * 100, flags], "entry {at}");
             }
         }
     }
@@ -347,6 +353,7 @@ mod tests {
                 epoch: Epoch(4),
                 last: Sequence(last),
                 next_record: RecordNumber(last + 1),
+                complete: false,
             })
         };
         let mut ring = ring(20);

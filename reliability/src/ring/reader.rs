@@ -53,6 +53,7 @@ impl RingReader {
                 epoch: Epoch(word(0)),
                 last: Sequence(word(1)),
                 next_record: RecordNumber(word(2)),
+                complete: word(3) & 1 != 0,
             }
         });
         let lineage: Vec<_> = continued.take_while(|it| it.epoch != Epoch::NONE).collect();

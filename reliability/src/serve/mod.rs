@@ -307,7 +307,11 @@ impl RepairCore {
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, wish),
             // It decides nothing here: the driver shows it.
             (_, _, Message::Latency(_)) => {
-                self.joined(peer, channel);
+                let is_joined = self.joined(peer, channel).is_some();
+                let state = self.peers.get_mut(&peer).filter(|_| is_joined);
+                if state.is_some_and(|it| it.floods_reports(now.monotonic)) {
+                    self.break_off(peer, "too many reports of latency in a second".into());
+                }
             }
             _ => self.break_off(
                 peer,

@@ -14,6 +14,9 @@ use crate::wire::WireVersions;
 pub(super) const JOIN_CHANNELS_MAX: usize = 256;
 /// Minimum interval between two reports that the same peer is slow.
 const SLOW_EVERY: Nanos = Nanos::from_secs(1);
+/// Maximum number of reports of latency in a second, for each channel. A subscriber sends one, but a
+/// connection that stood still may bring many at once.
+const REPORTS_MAX: usize = 64;
 
 /// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,8 @@ pub(crate) struct Peer {
     heard_at: Nanos,
     /// Time before which the peer is not reported as slow.
     slow_at: Nanos,
+    /// The beginning of the current second of its reports of latency, and their number.
+    reports: (Nanos, usize),
     /// The WRITEs over the connection; for READ connections only.
     pub(super) writes: MirrorWriter,
 }
@@ -80,6 +85,7 @@ impl Peer {
             output: Output::default(),
             heard_at: now,
             slow_at: Nanos::ZERO,
+            reports: (Nanos::ZERO, 0),
             writes: MirrorWriter::default(),
         }
     }
@@ -103,6 +109,15 @@ impl Peer {
         self.owner = id;
         let role = std::mem::replace(&mut self.role, Role::Connecting);
         (role, std::mem::take(&mut self.channels).into_all())
+    }
+
+    /// Counts a report of latency. Returns whether there are more of them than a subscriber sends.
+    pub(crate) fn floods_reports(&mut self, now: Nanos) -> bool {
+        if now.since(self.reports.0) >= Nanos::from_secs(1) {
+            self.reports = (now, 0);
+        }
+        self.reports.1 += 1;
+        self.reports.1 > REPORTS_MAX * self.channels.len()
     }
 
     /// Closes the connection once its output is sent, which ends with this rejection.

@@ -1335,6 +1335,24 @@ fn publisher_shutdown_rejects_all_connections() {
 }
 
 #[test]
+fn flood_of_latency_reports_ends_its_connection() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
+    let report = || Message::Latency(Box::default());
+    for us in [0, 1_000_000, 1_000_000] {
+        bench.pass(us);
+        (0..64).for_each(|_| bench.deliver(0, report()));
+    }
+    assert_eq!(bench.core.counters.protocol_errors.get(), 0);
+    bench.deliver(0, report());
+    bench.deliver(1, report());
+    let got = bench.drain();
+    assert!(
+        matches!(&got[..], [(Some(0), Got::Rejected(r))] if r.code == RejectCode::Protocol),
+        "{got:?}"
+    );
+}
+
+#[test]
 fn publisher_hand_over_asks_all_peers_to_rejoin() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
     bench.core.hand_over();

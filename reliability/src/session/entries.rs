@@ -87,11 +87,11 @@ impl Entry {
     }
 
     /// Ends the receiver, and begins anew at `start` with the next WELCOME.
-    pub(crate) fn rejoin(&mut self, start: Start, on: &mut dyn Deliver) {
+    pub(crate) fn rejoin(&mut self, now: Nanos, start: Start, on: &mut dyn Deliver) {
         self.wanted.start = start;
         if let Some(mut receiver) = self.receiver.take() {
             // Emit the loss of the link now: the next WELCOME may never come.
-            receiver.handle_link_down(LinkDownReason::Rejoining);
+            receiver.handle_link_down(now, LinkDownReason::Rejoining);
             receiver.close(LossCause::Left, on);
             self.health = Some(receiver.health());
         }

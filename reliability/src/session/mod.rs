@@ -375,7 +375,7 @@ impl SubscriberCore {
         match path {
             Path::Repair => {
                 for receiver in self.entries.receivers_mut() {
-                    receiver.handle_link_down(reason);
+                    receiver.handle_link_down(now, reason);
                     receiver.drain_events(on);
                 }
                 // The session ends with its connection, and so do the other connections of that session.
@@ -566,7 +566,7 @@ impl SubscriberCore {
         let Some(entry) = self.entries.of(channel) else {
             return;
         };
-        entry.rejoin(start, on);
+        entry.rejoin(now, start, on);
         if self.repair.is_connected() {
             self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
         }

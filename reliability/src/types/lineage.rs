@@ -18,6 +18,9 @@ pub struct Continued {
     pub last: Sequence,
     /// Number of the first record after that sequence.
     pub next_record: RecordNumber,
+    /// Whether the epoch's publisher is known to have sealed nothing beyond, because it handed over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub complete: bool,
 }
 
 /// The epochs that one epoch continues, newest first, at most [`Lineage::MAX`]. Empty for an epoch that
@@ -88,6 +91,7 @@ impl Lineage {
             epoch: it.epoch,
             last: it.last.min(before.last),
             next_record: it.next_record.min(before.next_record),
+            complete: it.complete && it.last <= before.last,
         };
         let all = std::iter::once(before).chain(self.0.iter().map(ended));
         (Self(all.take(Self::MAX).collect()), dropped.flatten())
@@ -100,6 +104,7 @@ impl Lineage {
             epoch,
             last: SEQUENCE_LAST,
             next_record: RecordNumber(u64::MAX),
+            complete: false,
         };
         self.0.iter().all(|it| {
             let rises = it.epoch < after.epoch
@@ -120,6 +125,7 @@ mod tests {
             epoch: Epoch(epoch),
             last: Sequence(last),
             next_record: RecordNumber(next_record),
+            complete: false,
         }
     }
 

@@ -262,7 +262,7 @@ fn silence_is_three_announced_intervals_or_minimum() {
     };
     for (interval_us, stale_us) in [(1_000, 30_000), (20_000, 60_000), (u32::MAX, 30_000_000)] {
         let (publisher, mut alone) = live(config);
-        alone.receiver.handle_link_down(LinkDownReason::Closed);
+        alone.link_down(LinkDownReason::Closed);
         alone.hear(A, &heartbeat(&publisher, interval_us, 0));
         assert_eq!(alone.due(), Nanos::from_us(stale_us));
         alone.later(stale_us - 1);
@@ -336,7 +336,7 @@ fn unconfirmed_end_is_final_once_publisher_is_dead() {
             alone.hear(A, &first);
         }
         alone.hear(A, &end);
-        alone.receiver.handle_link_down(LinkDownReason::Closed);
+        alone.link_down(LinkDownReason::Closed);
         alone.later(999_999);
         assert!(!alone.receiver.ended());
         alone.later(1);
@@ -347,7 +347,7 @@ fn unconfirmed_end_is_final_once_publisher_is_dead() {
     // Without END, a dead publisher does not end the session.
     let (mut publisher, mut alone) = live(config);
     alone.hear(A, &publisher.publish(2));
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
     assert!(alone.events.contains(&Event::PublisherDead) && !alone.receiver.ended());
 }
@@ -534,7 +534,7 @@ fn history_without_repair_is_lost_after_the_wait() {
     assert!(alone.due() > Nanos::from_secs(1), "{}", alone.due());
     publisher.publish(1);
     alone.hear(A, &publisher.publish(1));
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     assert_eq!(alone.due(), Nanos::from_ms(5));
     alone.later(5_000);
     assert_eq!(alone.counters().missing_lost.get(), 1);
@@ -558,7 +558,7 @@ fn passed_end_is_not_reported_at_publisher_death() {
     for _ in 0..20 {
         alone.hear(A, &publisher.publish(1));
     }
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
     assert!(!alone.receiver.ended(), "{:?}", alone.events);
 }
@@ -579,7 +579,7 @@ fn datagram_beyond_window_sizes_the_loss_before_it() {
     alone.hear(A, &publisher.publish(3));
     publisher.oldest = 5;
     alone.refuse(&publisher, (1, 16), RefusalReason::Window, 0);
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
     let reported = [
         (1, 4, Some(8), LossCause::Window),
@@ -602,7 +602,7 @@ fn vouched_and_heard_is_counted_at_publisher_death() {
     publisher.publish(1);
     // Now 2 counts as sent, and 3 is reported.
     alone.status(&publisher.status());
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
     let reported = [(1, 2, Some(5), LossCause::PublisherDead)];
     assert_eq!(alone.losses(), reported);

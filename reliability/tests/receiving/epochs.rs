@@ -9,7 +9,7 @@ use tickcast_reliability::receive::{Mirror, MirrorHost, Promotion, ReceiverConfi
 use tickcast_reliability::ring::HeapMemory;
 use tickcast_reliability::session::{Path, SubscriberInput};
 use tickcast_reliability::types::{
-    ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence,
+    ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
 };
 use tickcast_reliability::wire::relay_flags;
 
@@ -173,7 +173,7 @@ fn arrival_order_across_promotion_repeats_no_record() {
 }
 
 #[test]
-fn losses_beyond_cut_vanish_and_reported_ones_stay() {
+fn losses_beyond_cut_stay_if_records_followed() {
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
         ..quiet()
@@ -198,6 +198,46 @@ fn losses_beyond_cut_vanish_and_reported_ones_stay() {
     alone.answer(&new.sent[&5].clone());
     let expected: Vec<u64> = (1..=10).chain(13..=18).collect();
     assert_eq!(alone.records, expected);
+}
+
+#[test]
+fn losses_without_successor_are_published_again() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
+        ..quiet()
+    };
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
+    let sent = published(&mut old, &[2; 8]);
+    sent[..3].iter().for_each(|bytes| alone.hear(A, bytes));
+    // 4 and 5 are lost with their number, and then 6 to 8.
+    for newest in [5, 8] {
+        let mut status = old.status();
+        status.newest = Sequence(newest);
+        status.next_record = RecordNumber(2 * newest + 1);
+        alone.status(&status);
+        alone.status(&status);
+        alone.later(301);
+    }
+    let lost = |first, last, records| (first, last, Some(records), LossCause::Deadline);
+    assert_eq!(alone.losses(), [lost(4, 5, 4), lost(6, 8, 6)]);
+    let mut new = old.promoted(9, 4);
+    alone.welcome(&new.welcome(1), Start::Live);
+    for (first, last, reported, records) in [(6, 8, 6, 0), (4, 5, 4, 2)] {
+        let corrected = Event::LossCorrected {
+            sequences: SequenceRange::new(Sequence(first), Sequence(last)).unwrap(),
+            reported,
+            records,
+        };
+        assert!(alone.events.contains(&corrected), "{:?}", alone.events);
+    }
+    assert!(alone.events.contains(&continued(5, 9, 4, 0)));
+    alone.answer(&new.sent[&5].clone());
+    alone.hear(A, &new.publish(9));
+    let expected: Vec<u64> = (1..=6).chain(9..=17).collect();
+    assert_eq!(alone.records, expected);
+    let c = alone.counters();
+    assert_eq!((c.lost_records.get(), c.fenced_records.get()), (10, 8));
 }
 
 #[test]
@@ -235,7 +275,7 @@ fn publisher_death_after_reported_end_is_followed() {
     for n in [0, 1, 2, 5] {
         alone.hear(A, &sent[n]);
     }
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(10_000_000);
     alone.later(10_000_000);
     assert!(alone.events.contains(&Event::PublisherDead));
@@ -413,6 +453,7 @@ fn welcome_with_impossible_lineage_ends_the_connection() {
         epoch: Epoch(9),
         last: Sequence(1),
         next_record: RecordNumber(2),
+        complete: false,
     }]);
     world.events.clear();
     moves_to(&mut world, &new);
@@ -496,7 +537,7 @@ fn following_standby_holds_deliveries_and_promotes() {
     let mirror = world.core.take_mirror(CHANNEL).unwrap();
     let mirrored = mirror.mirrored();
     assert_eq!((mirrored.epoch, mirrored.last), (Epoch(8), Sequence(7)));
-    let Promotion { ring, .. } = mirror.promote(Epoch(11)).ok().unwrap();
+    let Promotion { ring, .. } = mirror.promote(Epoch(11), false).ok().unwrap();
     for (sequence, bytes) in &new.sent {
         if *sequence <= 7 {
             assert_eq!(

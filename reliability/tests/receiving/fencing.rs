@@ -1,10 +1,14 @@
 //! An impostor multicasts datagrams whose CRC is right.
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{Message, RefusalReason, Start, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::Path;
-use tickcast_reliability::types::{Nanos, Sequence, SequenceRange, SourceId, SourcePosition};
+use tickcast_reliability::types::{
+    Nanos, ReceiverCounters, Sequence, SequenceRange, SourceId, SourcePosition,
+};
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
 use crate::world::*;
@@ -27,7 +31,10 @@ fn answer(world: &mut World, publisher: &Publisher) {
 
 /// Returns delivered − fenced + lost.
 fn balance(world: &World) -> u64 {
-    let c = world.counters();
+    balance_of(world.counters())
+}
+
+fn balance_of(c: &ReceiverCounters) -> u64 {
     c.delivered_records.get() + c.lost_records.get() - c.fenced_records.get()
 }
 
@@ -905,4 +912,222 @@ fn forged_number_delivered_early_is_contested_in_its_turn() {
         .collect();
     assert_eq!(losses, [(3, Some(2), LossCause::Fenced)]);
     assert_eq!(balance(&world), 8);
+}
+
+/// Gives `alone` the promoted publisher's offer and datagrams, and asserts that the application got each
+/// record up to `all` once, besides those that became void beyond `after`.
+fn assert_continues_whole(alone: &mut Alone, new: &mut Publisher, after: u64, all: u64) {
+    let had = alone.records.len();
+    let answers: Vec<_> = [3, 5].map(|count| new.publish(count)).into();
+    alone.welcome(&new.welcome(1), Start::Live);
+    let rolled_back = alone.events.iter().find_map(|event| match event {
+        Event::RolledBack { after, records } => Some((after.0, *records as usize)),
+        _ => None,
+    });
+    let (place, void) = rolled_back.expect("a report that records are void");
+    assert_eq!(place, after);
+    alone.records.truncate(had - void);
+    let first = new.lineage.begins().0.0;
+    alone.answer(&new.sent[&first].clone());
+    answers.iter().for_each(|bytes| alone.answer(bytes));
+    assert_eq!(alone.records, numbers(1..=all));
+    assert_eq!(balance_of(alone.counters()), all);
+}
+
+/// Returns a publisher, and a receiver that heard three datagrams of it and lost its connection.
+fn cut_off(delivery: Delivery) -> (Publisher, Alone) {
+    let config = ReceiverConfig {
+        delivery,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    for _ in 0..3 {
+        alone.hear(A, &publisher.publish(2));
+    }
+    alone.link_down(LinkDownReason::Closed);
+    (publisher, alone)
+}
+
+const DELIVERIES: [Delivery; 3] = [
+    Delivery::Ordered,
+    Delivery::OrderedWithin(Nanos::from_us(300)),
+    Delivery::Arrival,
+];
+
+#[test]
+fn forged_run_after_outage_is_void_in_next_epoch() {
+    for delivery in DELIVERIES {
+        let (mut publisher, mut alone) = cut_off(delivery);
+        // It was in the socket when the connection broke, and the standby does not have it.
+        alone.later(19_999);
+        alone.hear(A, &publisher.publish(1));
+        let mut impostor = impostor_of(&publisher);
+        alone.later(1);
+        for _ in 0..5 {
+            alone.hear(A, &impostor.publish(2));
+        }
+        impostor.next += 700;
+        impostor.next_record += 1 << 40;
+        alone.hear(A, &impostor.heartbeat());
+        alone.later(1_000);
+        assert_eq!(alone.records.len(), 17, "{delivery:?}: nobody contradicts");
+        let mut new = publisher.promoted(9, 3);
+        assert_continues_whole(&mut alone, &mut new, 4, 14);
+        let continued = Event::EpochContinued {
+            from: publisher.epoch,
+            to: new.epoch,
+            last: Sequence(3),
+            repeated: 1,
+        };
+        assert!(alone.events.contains(&continued), "{:?}", alone.events);
+    }
+}
+
+#[test]
+fn deliveries_beyond_place_of_hand_over_are_void() {
+    for delivery in DELIVERIES {
+        let (publisher, mut alone) = cut_off(delivery);
+        let mut impostor = impostor_of(&publisher);
+        for _ in 0..5 {
+            alone.hear(A, &impostor.publish(2));
+        }
+        let mut new = publisher.promoted(9, 3);
+        let mut lineage = Vec::from(new.lineage.clone());
+        lineage[0].complete = true;
+        new.lineage = lineage.into();
+        assert_continues_whole(&mut alone, &mut new, 3, 14);
+    }
+}
+
+#[test]
+fn disputed_deliveries_are_void_in_next_epoch() {
+    for delivery in DELIVERIES {
+        let (mut publisher, mut alone) = cut_off(delivery);
+        let mut impostor = impostor_of(&publisher);
+        for _ in 0..5 {
+            alone.hear(A, &impostor.publish(2));
+        }
+        alone.hear(A, &publisher.publish(1));
+        assert_eq!(alone.counters().fencing_violations.get(), 1);
+        let mut new = publisher.promoted(9, 3);
+        assert_continues_whole(&mut alone, &mut new, 3, 14);
+    }
+}
+
+#[test]
+fn forged_heartbeat_after_outage_voids_no_next_epoch() {
+    let (publisher, mut alone) = cut_off(Delivery::OrderedWithin(Nanos::from_us(300)));
+    let mut impostor = impostor_of(&publisher);
+    impostor.next += 40;
+    impostor.next_record += 1 << 50;
+    alone.hear(A, &impostor.heartbeat());
+    alone.later(30_000);
+    let mut new = publisher.promoted(9, 3);
+    let opened = new.sent[&4].clone();
+    let first = new.publish(3);
+    alone.welcome(&new.welcome(1), Start::Live);
+    alone.answer(&opened);
+    alone.answer(&first);
+    assert_eq!(alone.records, numbers(1..=9));
+    assert_eq!(balance_of(alone.counters()), 9);
+    assert_eq!(alone.losses().len(), 1, "{:?}", alone.losses());
+}
+
+/// Returns the records that `alone` lost, after all corrections and rollbacks.
+fn lost_records(alone: &Alone) -> u64 {
+    let mut losses: Vec<(SequenceRange, u64)> = Vec::new();
+    for event in &alone.events {
+        match event {
+            Event::Lost(loss) => losses.push((loss.sequences, loss.records.expect("known"))),
+            Event::LossCorrected {
+                sequences, records, ..
+            } => {
+                let mut known = losses.iter_mut().rev();
+                let loss = known.find(|it| it.0 == *sequences).expect("reported");
+                loss.1 = *records;
+            }
+            Event::RolledBack { after, .. } => losses.retain(|it| it.0.first <= *after),
+            _ => {}
+        }
+    }
+    losses.iter().map(|it| it.1).sum()
+}
+
+#[test]
+fn any_forgery_between_epochs_costs_no_record() {
+    let mut totals = [0; 3];
+    for seed in 0..300 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let config = ReceiverConfig {
+            delivery: DELIVERIES[rng.random_range(0..2)],
+            ..quiet()
+        };
+        let mut old = Publisher::new(5, 1);
+        let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
+        let hear_some =
+            |alone: &mut Alone, old: &mut Publisher, most: u32, rng: &mut ChaCha8Rng| {
+                for _ in 0..rng.random_range(0..=most) {
+                    let bytes = old.publish(rng.random_range(1..4));
+                    if rng.random_bool(0.8) {
+                        alone.hear(A, &bytes);
+                    }
+                    alone.later(rng.random_range(0..200));
+                }
+            };
+        hear_some(&mut alone, &mut old, 20, &mut rng);
+        alone.link_down(LinkDownReason::Closed);
+        let down_at = alone.now;
+        hear_some(&mut alone, &mut old, 6, &mut rng);
+        alone.at(down_at.after(Nanos::from_ms(20)).max(alone.now));
+        // Genuine ones still come, and an impostor's before, between or instead of them.
+        let mut impostor = impostor_of(&old);
+        let genuine = alone.records.len();
+        for _ in 0..rng.random_range(0..12) {
+            match rng.random_range(0..4) {
+                0 => hear_some(&mut alone, &mut old, 3, &mut rng),
+                1 => alone.hear(A, &impostor.heartbeat()),
+                2 => impostor.next_record += rng.random_range(0..3),
+                _ => alone.hear(A, &impostor.publish(rng.random_range(1..4))),
+            }
+            alone.later(rng.random_range(0..400));
+        }
+        let sealed = old.next - 1;
+        let last = rng.random_range(0..=sealed);
+        let mut new = old.promoted(9, last);
+        while new.next_record <= old.next_record + 5 {
+            new.publish(rng.random_range(1..5));
+        }
+        let had = alone.records.len();
+        alone.welcome(&new.welcome(1), Start::Live);
+        assert_eq!(alone.records.len(), had, "seed {seed}");
+        for event in &alone.events {
+            if let Event::RolledBack { records, .. } = event {
+                let left = alone.records.len() - *records as usize;
+                alone.records.truncate(left);
+                totals[0] += records;
+            }
+        }
+        let c = alone.counters();
+        if c.fencing_violations.get() + c.malformed_dropped.get() == 0 {
+            assert!(alone.records.len() >= genuine, "seed {seed}: undisputed");
+        }
+        for bytes in new.sent.clone().values() {
+            alone.answer(bytes);
+        }
+        let all = new.next_record - 1;
+        let lost = lost_records(&alone);
+        let (had, events) = (&alone.records, &alone.events);
+        // A forged datagram that displaced a genuine one may have had another number of records.
+        let is_fenced = (alone.losses().iter()).any(|it| it.3 == LossCause::Fenced);
+        if !is_fenced {
+            let is_once = had.windows(2).all(|two| two[0] < two[1]);
+            assert!(is_once, "seed {seed}: {had:?}, {events:?}");
+            assert_eq!(had.len() as u64 + lost, all, "seed {seed}: {events:?}");
+        }
+        assert_eq!(balance_of(alone.counters()), all, "seed {seed}");
+        totals[1] += lost;
+        totals[2] += u64::from(last < sealed);
+    }
+    assert!(totals.iter().all(|total| *total > 50), "{totals:?}");
 }

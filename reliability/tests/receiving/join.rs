@@ -960,8 +960,8 @@ fn welcome_resumes_changes_epoch_or_is_zombie() {
     assert_eq!(welcome(&mut alone, &Publisher::new(4, 1)), Welcomed::Zombie);
     assert!(alone.events.is_empty());
     assert_eq!(alone.counters().old_epoch_dropped.get(), 1);
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     assert_eq!(alone.counters().repair_links_down.get(), 1);
     assert_eq!(welcome(&mut alone, &old), Welcomed::Resumed);
     assert!(alone.events.contains(&Event::RepairLinkUp));

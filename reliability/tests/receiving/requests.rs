@@ -72,7 +72,7 @@ fn unanswered_nack_backs_off_then_path_is_exhausted() {
     // The connection is rebuilt: every gap is requested as if for the first time.
     let publisher = Publisher::new(5, 4);
     let offer = publisher.welcome(1).channels.remove(0);
-    alone.receiver.handle_link_down(LinkDownReason::Unanswered);
+    alone.link_down(LinkDownReason::Unanswered);
     assert_eq!(alone.asks(), []);
     alone.input(|r, now, mut on| {
         r.handle_welcome(now, &offer, Start::Live, &mut on);
@@ -83,7 +83,7 @@ fn unanswered_nack_backs_off_then_path_is_exhausted() {
 #[test]
 fn down_link_or_no_repair_sends_and_awaits_nothing() {
     let (mut publisher, mut alone) = missing_one(quiet(), 1);
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     assert_eq!(alone.asks(), []);
     assert!(alone.due() > Nanos::from_secs(40), "nor is progress told");
     assert!(alone.receiver.take_progress(Nanos::MAX).is_none());
@@ -197,7 +197,7 @@ fn repair_message_proves_publisher_alive() {
     assert!(alone.receiver.take_link_silent(), "it is built anew first");
     assert!(!alone.receiver.take_link_silent(), "told once");
     assert!(!alone.events.contains(&Event::PublisherDead));
-    alone.receiver.handle_link_down(LinkDownReason::Unanswered);
+    alone.link_down(LinkDownReason::Unanswered);
     alone.later(999_999);
     assert!(!alone.events.contains(&Event::PublisherDead));
     assert_eq!(alone.due(), Nanos::from_us(1));
@@ -245,7 +245,7 @@ fn silence_after_end_emits_no_event_and_no_request() {
     alone.hear(A, &publisher.heartbeat());
     alone.later(7_960_000);
     assert!(alone.receiver.take_progress(alone.now).is_some());
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(3_000_000);
     assert_eq!(alone.events, []);
     assert_eq!(alone.counters().repair_links_down.get(), 1);
@@ -512,7 +512,7 @@ fn contested_sequence_is_requeried_after_refusal() {
     assert_eq!(alone.asks(), [run(4, 4)]);
     alone.answer(&publisher.sent[&2]);
     alone.answer(&publisher.sent[&4]);
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     let right = publisher.publish(1);
     alone.hear(A, &forged(&right));
     alone.hear(A, &right);
@@ -683,7 +683,7 @@ fn silence_rejoins_groups_while_publisher_answers() {
     alone.later(200_000);
     assert!(alone.receiver.take_rejoin());
     assert_eq!(alone.due(), Nanos::from_ms(200));
-    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.link_down(LinkDownReason::Closed);
     alone.later(200_000);
     assert!(!alone.receiver.take_rejoin(), "it may be gone");
     assert!(alone.due() > Nanos::from_secs(1));

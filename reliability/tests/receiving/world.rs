@@ -102,6 +102,7 @@ impl Publisher {
             epoch: self.epoch,
             last: Sequence(last),
             next_record: RecordNumber(next.next_record),
+            complete: false,
         };
         next.lineage = self.lineage.continued(before).0;
         let opened = StreamEvent::EpochOpened {
@@ -809,6 +810,11 @@ impl Alone {
 
     pub(crate) fn later(&mut self, us: u64) {
         self.at(self.now.after(Nanos::from_us(us)));
+    }
+
+    /// The repair connection breaks.
+    pub(crate) fn link_down(&mut self, reason: LinkDownReason) {
+        self.receiver.handle_link_down(self.now, reason);
     }
 
     /// Returns the ranges of the repair NACKs due at this time.

@@ -85,12 +85,12 @@ pub enum EventKind {
     /// `source`, with these `instruments` or all of it, is heard again. It was silent since `since_ns`; 0 if
     /// that is unknown (in order).
     SourceBack = 28,
-    /// An impostor sent what was delivered, or declared lost, beyond the sequence `last`. All of it is
-    /// void, `records` delivered ones among it, and the publisher's own datagrams follow with the same
-    /// numbers (in order).
+    /// An impostor sent what was delivered, or declared lost, beyond the sequence `last`, or nobody confirmed
+    /// it before another epoch continued there. All of it is void, `records` delivered ones among it, and
+    /// the publisher's own records follow with the same numbers (in order).
     RolledBack = 29,
     /// The loss of the sequences from `first` to `last` cost this many `records`, not `lost_records` as
-    /// reported before: a forged datagram beside it misstated them.
+    /// reported before: a forged datagram beside it misstated them, or another epoch publishes them again.
     LossCorrected = 30,
 }
 

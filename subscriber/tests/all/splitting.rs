@@ -548,7 +548,9 @@ fn pinned_closure_sees_requests_but_cannot_make_them() {
     let again = reported
         .iter()
         .take_while(|(seen, _)| seen.numbers().last() != Some(&9));
-    let answers: Vec<_> = again.map(|(_, asked)| asked).collect();
+    let answers = again.map(|(_, asked)| asked);
+    // An event may have come before the closure knew its subscriber.
+    let answers: Vec<_> = answers.skip_while(Option::is_none).collect();
     assert!(answers.len() > 9, "the records, and that it joined");
     for asked in answers {
         assert_eq!(asked, Some(Err(CommandError::OwnThread)));

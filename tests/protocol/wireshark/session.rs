@@ -526,6 +526,7 @@ fn welcome() -> Welcome {
                 epoch: Epoch(7),
                 last: Sequence(900),
                 next_record: RecordNumber(4_500),
+                complete: false,
             }]),
             history: Some(History {
                 oldest: Sequence(101),

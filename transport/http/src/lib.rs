@@ -7,15 +7,16 @@
 //! Folders, from top to bottom:
 //!
 //! 1. `metrics_port`: a port that serves metrics on a thread of its own
-//! 2. `client`: one request
-//! 3. `server`: endpoints and their answers
-//! 4. `events`: streams of events
-//! 5. `listener`: the sockets of endpoints
-//! 6. `table`: the connections of an endpoint, within its limits
-//! 7. `hosts`: the names under which an endpoint answers
-//! 8. `address`: where an endpoint listens
-//! 9. `token`: the secret of an endpoint
-//! 10. `counters`: counts of an endpoint's connections
+//! 2. `renders`: a page that is rendered ten times a second at most
+//! 3. `client`: one request
+//! 4. `server`: endpoints and their answers
+//! 5. `events`: streams of events
+//! 6. `listener`: the sockets of endpoints
+//! 7. `table`: the connections of an endpoint, within its limits
+//! 8. `hosts`: the names under which an endpoint answers
+//! 9. `address`: where an endpoint listens
+//! 10. `token`: the secret of an endpoint
+//! 11. `counters`: counts of an endpoint's connections
 
 mod address;
 mod client;
@@ -24,6 +25,7 @@ pub mod events;
 pub mod hosts;
 pub mod listener;
 mod metrics_port;
+mod renders;
 pub mod server;
 pub mod table;
 mod token;
@@ -31,4 +33,5 @@ mod token;
 pub use address::EndpointAddress;
 pub use client::ask;
 pub use metrics_port::MetricsPort;
+pub use renders::Renders;
 pub use token::{Token, TokenError};

@@ -1,5 +1,6 @@
 //! A port that serves metrics of another part of the process.
 
+use std::cell::RefCell;
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
@@ -10,8 +11,10 @@ use std::thread::{Builder, JoinHandle};
 
 use hyper::StatusCode;
 use tickcast_metrics::PageFormat;
+use tickcast_transport_base::host::clock::{Clock, SystemClock};
 
 use crate::hosts::Hosts;
+use crate::renders::Renders;
 use crate::server::{Accepts, Answer, AnswerPage, Answering, Asked, Endpoint, Handler, Server};
 use crate::table::Limits;
 
@@ -42,7 +45,7 @@ pub struct MetricsPort {
 
 impl MetricsPort {
     /// Listens at this address under these names; with port 0 the system chooses. `metrics` returns the page
-    /// in a format, and runs on the port's thread at each scrape.
+    /// in a format, and runs on the port's thread, at most ten times a second.
     ///
     /// # Errors
     /// Returns the system's error if the address can't be used, or if no thread can be started.
@@ -60,7 +63,10 @@ impl MetricsPort {
             hosts,
             token: None,
             counters: Arc::default(),
-            handler: Box::new(Metrics(Box::new(metrics))),
+            handler: Box::new(Metrics {
+                render: Box::new(metrics),
+                renders: RefCell::default(),
+            }),
         };
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
@@ -93,7 +99,22 @@ impl Drop for MetricsPort {
 }
 
 /// The pages of the port.
-struct Metrics(Box<dyn Fn(PageFormat) -> String + Send>);
+struct Metrics {
+    render: Box<dyn Fn(PageFormat) -> String + Send>,
+    /// By format.
+    renders: RefCell<[Renders; 2]>,
+}
+
+impl Metrics {
+    fn page(&self, format: PageFormat) -> Option<AnswerPage> {
+        let now = SystemClock.now();
+        let place = usize::from(format == PageFormat::OpenMetrics);
+        self.renders.borrow_mut()[place].get(now, || {
+            let text = (self.render)(format);
+            Some(AnswerPage::new(StatusCode::OK, format.content_type(), text))
+        })
+    }
+}
 
 impl Handler for Metrics {
     fn accepts(&self) -> Accepts {
@@ -102,13 +123,13 @@ impl Handler for Metrics {
 
     fn answer(&self, asked: Asked) -> Answering<'_> {
         let page = match &asked.path[..] {
-            "/metrics" => {
-                let format = PageFormat::accepted(&asked.accept);
-                AnswerPage::new(StatusCode::OK, format.content_type(), (self.0)(format))
-            }
-            "/healthz" => AnswerPage::text(StatusCode::OK, "ok\n"),
-            _ => AnswerPage::text(StatusCode::NOT_FOUND, "try /metrics or /healthz\n"),
+            "/metrics" => self.page(PageFormat::accepted(&asked.accept)),
+            "/healthz" => Some(AnswerPage::text(StatusCode::OK, "ok\n")),
+            _ => None,
         };
+        let page = page.unwrap_or_else(|| {
+            AnswerPage::text(StatusCode::NOT_FOUND, "try /metrics or /healthz\n")
+        });
         Box::pin(ready(Answer::from(page)))
     }
 }

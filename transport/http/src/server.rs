@@ -26,7 +26,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
-use tickcast_log::LogLimit;
+use tickcast_log::{LogLimit, PlainJson};
 use tickcast_transport_base::host::clock::{Clock, SystemClock};
 use tickcast_transport_base::host::files::FileError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -150,7 +150,9 @@ impl AnswerPage {
     /// Creates a page of JSON.
     pub fn json(status: StatusCode, body: &impl Serialize) -> Self {
         // Serialising can't fail: keys are strings, and all numbers are valid JSON.
-        Self::new(status, JSON, serde_json::to_vec(body).unwrap_or_default())
+        let text = serde_json::to_string(body).unwrap_or_default();
+        // A page may be shown on a terminal, and peers choose names in it.
+        Self::new(status, JSON, PlainJson(text).to_string())
     }
 
     /// Returns the body.

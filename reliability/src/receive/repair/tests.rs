@@ -452,6 +452,7 @@ fn contested_sequences_are_requested_with_gaps() {
     bench.miss(5, 5, 100);
     assert_eq!(bench.repairs(100), [range(3, 3), range(5, 5)]);
     bench.repair.contest(Sequence(4));
-    bench.repair.clear_contested();
+    bench.repair.forget_contested_above(Sequence(3));
+    bench.repair.decide(Sequence(3));
     assert!(bench.next_request() > 100);
 }

@@ -9,6 +9,7 @@ const AT: Continued = Continued {
     epoch: EPOCH,
     last: Sequence(20),
     next_record: RecordNumber(21),
+    complete: false,
 };
 
 /// Returns a ring with this many slots, twenty datagrams of the earlier epoch, and five of the new one.

@@ -26,10 +26,12 @@ pub struct Stream {
     followed: Epoch,
     /// Records that dead ends of the stream delivered or passed.
     reported: Reported,
-    /// First sequence of a loss of unknown size after which nothing was delivered.
-    unknown_from: Option<Sequence>,
-    /// Minimum and maximum of the repeated records that the next `EpochContinued` may report.
-    repeats: Option<(u64, u64)>,
+    /// First sequence of the losses after which nothing was delivered.
+    lost_from: Option<Sequence>,
+    /// Whether records are void without another publisher of the epoch: another epoch must continue it.
+    is_void: bool,
+    /// The repeated records that the next `EpochContinued` must report, where that is known.
+    repeats: Option<u64>,
     /// Sequence behind which the stream was continued, not yet passed on to other checks.
     cut: Option<Sequence>,
     /// The next sequence, and the number of its records already delivered.
@@ -82,7 +84,8 @@ impl Stream {
             epoch: Epoch::NONE,
             followed: Epoch::NONE,
             reported: Reported::default(),
-            unknown_from: None,
+            lost_from: None,
+            is_void: false,
             repeats: None,
             cut: None,
             next: Sequence::NONE,
@@ -124,8 +127,10 @@ impl Stream {
         self.cut.take()
     }
 
-    /// Records, after an input, the epoch that the core follows.
-    pub fn follows(&mut self, truth: &Truth, epoch: Epoch) {
+    /// Records, after an input, the epoch that the core follows, and the highest sequence that it knows.
+    pub fn follows(&mut self, truth: &Truth, epoch: Epoch, heard: Sequence) {
+        // A STATUS voids what lies beyond in silence, if nothing of it was delivered.
+        self.decided.split_off(&heard.next().0);
         if let Some(link) = truth.descent(self.channel, self.followed, epoch) {
             self.continue_epoch(truth, epoch, link);
         }
@@ -181,6 +186,11 @@ impl Stream {
     pub fn record(&mut self, truth: &Truth, position: &Position, bytes: &[u8]) -> Checked {
         let (sequence, number) = (position.sequence, position.record.0);
         self.nothing_of_unknown_size()?;
+        if self.is_void {
+            return Err(format!(
+                "record {number} of {sequence} after a rollback, and one publisher alone has the epoch"
+            ));
+        }
         let rings = self.here(truth, position)?;
         let line = truth.epoch_at(self.channel, self.followed, sequence);
         if position.epoch != line {
@@ -246,7 +256,7 @@ impl Stream {
         }
         (self.part, self.ring) = (part + 1, ring);
         self.unknown_before = false;
-        self.unknown_from = None;
+        self.lost_from = None;
         if whole {
             self.pass(sequence);
         }
@@ -321,12 +331,14 @@ impl Stream {
                 self.whole(truth, last)
             }
             Event::RolledBack { after, .. } => self.rolled_back(truth, *after),
-            Event::LossCorrected { .. } if truth.of(self.channel, self.epoch).len() < 2 => {
-                Err(format!("{event}, although one publisher alone sent"))
-            }
             Event::LossCorrected {
                 reported, records, ..
             } => {
+                let is_alone = truth.of(self.channel, self.epoch).len() < 2;
+                // Another epoch publishes the records of the last losses again.
+                if is_alone && (records >= reported || self.lost_from.is_none()) {
+                    return Err(format!("{event}, although one publisher alone sent"));
+                }
                 self.lost_records += records.saturating_sub(*reported);
                 Ok(())
             }
@@ -396,7 +408,7 @@ impl Stream {
             return Ok(());
         }
         self.in_turn(truth, sequence)?;
-        self.unknown_from = None;
+        self.lost_from = None;
         self.pass(sequence);
         Ok(())
     }
@@ -406,6 +418,7 @@ impl Stream {
         self.decided.retain(|of, _| *of > sequence.0);
         while self.early.remove(&self.next.0) {
             self.next = self.next.next();
+            self.lost_from = None;
         }
     }
 
@@ -459,9 +472,7 @@ impl Stream {
             let record_at = |of| truth.record_at(self.channel, self.followed, of);
             self.cost(loss, record_at(range.first)..record_at(range.last.next()))?;
         }
-        if loss.records.is_none() {
-            self.unknown_from.get_or_insert(range.first);
-        }
+        self.lost_from.get_or_insert(range.first);
         self.lost_by_cause[cause_index(loss.cause)] += range.len();
         self.pass(range.last);
         Ok(())
@@ -512,7 +523,7 @@ impl Stream {
         (self.epoch, self.next, self.part) = (to, first, 0);
         self.followed = to;
         self.reported.clear();
-        (self.unknown_from, self.repeats) = (None, None);
+        (self.lost_from, self.repeats) = (None, None);
         (self.ended, self.tail_lost) = (false, false);
         self.of_unknown_size = None;
         self.early.clear();
@@ -542,11 +553,11 @@ impl Stream {
             let next = self.next;
             return Err(format!("{from} continued behind {last}, {next} is due"));
         }
-        if let Some((least, most)) = self.repeats.take()
-            && !(least..=most).contains(&repeated)
+        if let Some(expected) = self.repeats.take()
+            && expected != repeated
         {
             return Err(format!(
-                "{repeated} records are said to be repeated, {least} to {most} are"
+                "{repeated} records are said to be repeated, {expected} are"
             ));
         }
         self.epoch = to;
@@ -558,25 +569,25 @@ impl Stream {
     fn continue_epoch(&mut self, truth: &Truth, to: Epoch, link: Continuation) {
         let (channel, from) = (self.channel, self.followed);
         let exact = self.reported.is_empty();
-        let (mut least, mut more) = (0, 0);
+        let mut repeated = 0;
         if self.next > link.last.next() {
             let to_number = truth.record_at(channel, from, self.next) + self.part;
-            let unknown = self.unknown_from.map(|s| truth.record_at(channel, from, s));
-            let known = match unknown {
+            let lost_from = self.lost_from.map(|s| truth.record_at(channel, from, s));
+            let delivered = match lost_from {
                 // The number of the first record was unknown.
                 None if self.begins_anywhere && self.joined == self.next => link.next_record,
-                known => known.unwrap_or(to_number).max(link.next_record),
+                lost_from => lost_from.unwrap_or(to_number).max(link.next_record),
             };
-            least += self.reported.deliver(link.next_record..known);
-            more += self.reported.pass(known..to_number);
+            repeated += self.reported.deliver(link.next_record..delivered);
             (self.next, self.part) = (link.last.next(), 0);
         }
         for early in self.early.split_off(&link.last.next().0) {
             let sealed = truth.sealed_at(channel, from, Sequence(early));
             let numbers = sealed.map_or(0..0, |s| s.first_record..s.first_record + s.count);
-            least += self.reported.deliver(numbers);
+            repeated += self.reported.deliver(numbers);
         }
-        self.repeats = exact.then_some((least, least + more));
+        self.repeats = exact.then_some(repeated);
+        (self.lost_from, self.is_void) = (None, false);
         self.reported.continues();
         self.decided.retain(|of, _| *of <= link.last.0);
         self.of_unknown_size
@@ -586,18 +597,19 @@ impl Stream {
         self.cut = Some(cut);
     }
 
-    /// Checks that another publisher has the epoch, and returns to the place behind `after`.
+    /// Returns to the place behind `after`: another publisher has the epoch, or another epoch continues it.
     fn rolled_back(&mut self, truth: &Truth, after: Sequence) -> Checked {
-        if truth.of(self.channel, self.epoch).len() < 2 {
-            return Err(format!(
-                "rolled back to {after}, and one publisher alone has the epoch"
-            ));
+        self.is_void = truth.of(self.channel, self.epoch).len() < 2;
+        if self.is_void {
+            let void = truth.record_at(self.channel, self.followed, after.next());
+            self.reported.void(void);
+        } else {
+            self.reported.clear();
         }
         if self.next > after.next() {
             (self.next, self.part) = (after.next(), 0);
         }
         self.early.split_off(&after.next().0);
-        self.reported.clear();
         self.decided.retain(|of, _| *of <= after.0);
         self.of_unknown_size
             .take_if(|(range, _)| range.first > after);

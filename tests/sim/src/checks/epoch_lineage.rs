@@ -8,16 +8,15 @@ use tickcast_reliability::wire::Kind;
 
 use crate::truth::Truth;
 
-/// Numbers of the records delivered or passed since the stream was first continued.
+/// Numbers of the records delivered, or void, since the stream was first continued.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reported {
     /// Whether the stream was continued.
     continued: bool,
     /// Delivered records.
     delivered: BTreeSet<u64>,
-    /// Records that were declared lost or came before the start: they may be delivered again or
-    /// not.
-    passed: BTreeSet<u64>,
+    /// Records that were delivered and are void: they may be delivered again or not.
+    void: BTreeSet<u64>,
 }
 
 impl Reported {
@@ -37,10 +36,10 @@ impl Reported {
         new.count() as u64
     }
 
-    /// Records that these were certainly passed without delivery. Returns how many of them are new.
-    pub(crate) fn pass(&mut self, numbers: std::ops::Range<u64>) -> u64 {
-        let new = numbers.filter(|number| self.passed.insert(*number));
-        new.count() as u64
+    /// Records that deliveries from this record on are void: they may be delivered again or not.
+    pub(crate) fn void(&mut self, from: u64) {
+        let void = self.delivered.split_off(&from);
+        self.void.extend(void);
     }
 
     /// Checks a delivered record.
@@ -56,19 +55,19 @@ impl Reported {
 
     /// Returns whether this record may be left out.
     pub(crate) fn may_skip(&self, number: u64) -> bool {
-        self.continued && (self.delivered.contains(&number) || self.passed.contains(&number))
+        self.continued && (self.delivered.contains(&number) || self.void.contains(&number))
     }
 
     /// Returns how many of these records were delivered: minimum and maximum.
     pub(crate) fn within(&self, numbers: &std::ops::Range<u64>) -> (u64, u64) {
         let count = |of: &BTreeSet<u64>| of.range(numbers.clone()).count() as u64;
-        let (least, more) = (count(&self.delivered), count(&self.passed));
+        let (least, more) = (count(&self.delivered), count(&self.void));
         (least, least + more)
     }
 
-    /// Returns whether no dead end delivered or passed any record.
+    /// Returns whether no dead end delivered any record.
     pub(crate) fn is_empty(&self) -> bool {
-        self.delivered.is_empty() && self.passed.is_empty()
+        self.delivered.is_empty() && self.void.is_empty()
     }
 
     /// Returns whether all records of this datagram may be left out, apart from the first `part`,

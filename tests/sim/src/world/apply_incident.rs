@@ -72,7 +72,7 @@ impl World {
                 self.start_publisher(epoch, &firsts)?;
             }
             Incident::HandOver(number) => return self.hand_over(number),
-            Incident::Promote(number) => return self.promote(number).map(|_| ()),
+            Incident::Promote(number) => return self.promote(number, false).map(|_| ()),
             Incident::Divert => {
                 let alive = (0..self.publishers.len())
                     .filter(|p| self.publishers[*p].alive && !self.publishers[*p].paused);

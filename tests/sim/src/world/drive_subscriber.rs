@@ -154,7 +154,7 @@ impl World {
                 continue;
             };
             let (settled, heard) = receiver.progress();
-            of.stream.follows(truth, receiver.epoch());
+            of.stream.follows(truth, receiver.epoch(), heard);
             let c = receiver.counters();
             let accuses = c.impostors.get() > 0 || c.fencing_violations.get() > 0;
             if accuses && !has_twin {

@@ -58,7 +58,7 @@ impl World {
                 it.epoch == publisher.epoch && it.last == feed.core.sealed() && it.next_record.0 > 0
             })
         });
-        if has_all && !publisher.paused && self.promote(number)? {
+        if has_all && !publisher.paused && self.promote(number, true)? {
             self.count("handed_over");
             self.publishers[index].repair.hand_over();
             self.serve(index)?;
@@ -74,9 +74,9 @@ impl World {
         Ok(())
     }
 
-    /// Promotes a standby to publisher with the content of its mirrors. Returns whether this was
-    /// possible.
-    pub(crate) fn promote(&mut self, number: usize) -> Result<bool, String> {
+    /// Promotes a standby to publisher with the content of its mirrors. `complete`: the publisher handed
+    /// over. Returns whether this was possible.
+    pub(crate) fn promote(&mut self, number: usize, complete: bool) -> Result<bool, String> {
         let subscriber = &mut self.subscribers[number];
         let is_there = subscriber.alive && !subscriber.stalled;
         let Some(mirrors) = is_there.then(|| subscriber.take_mirrors()).flatten() else {
@@ -89,7 +89,7 @@ impl World {
             let mirrored = mirror.mirrored();
             let channel = mirror.channel();
             let positions: BTreeMap<_, _> = mirror.positions().collect();
-            let promotion = mirror.promote(epoch);
+            let promotion = mirror.promote(epoch, complete);
             let promotion = promotion.map_err(|NotPromoted { error, .. }| error.to_string())?;
             let link = Continuation {
                 from: mirrored.epoch,

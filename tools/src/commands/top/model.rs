@@ -27,6 +27,8 @@ pub(crate) struct PublisherRow {
     pub(crate) records: u64,
     pub(crate) records_per_s: Option<f64>,
     pub(crate) subscribers: usize,
+    /// Reports of subscribers for which its page has no room.
+    pub(crate) reports_not_listed: usize,
     pub(crate) nacked: u64,
     pub(crate) repairs: u64,
     pub(crate) repairs_per_s: Option<f64>,
@@ -244,6 +246,7 @@ impl Watched {
             records: status.map_or(0, |it| it.published_records),
             records_per_s: self.rate(|it| Some(it.published_records)),
             subscribers: subscribers().filter(|it| it.joined).count(),
+            reports_not_listed: status.map_or(0, |it| it.subscribers_not_listed),
             nacked: sum(&mut channels().map(|it| it.nacked)),
             repairs: status.and_then(repairs).unwrap_or(0),
             repairs_per_s: self.rate(repairs),

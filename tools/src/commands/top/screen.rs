@@ -195,7 +195,9 @@ impl Screen {
             table.draw(frame, *area, None);
         }
         let last = areas[areas.len() - 1];
-        subscribers(shown).draw(frame, last, self.selected_at(shown));
+        let mut grid = subscribers(shown);
+        grid.more = rows.publishers.iter().map(|it| it.reports_not_listed).sum();
+        grid.draw(frame, last, self.selected_at(shown));
     }
 }
 

@@ -44,6 +44,9 @@ pub(crate) struct Status {
     pub(crate) channels: Vec<Channel>,
     pub(crate) sources: Vec<Source>,
     pub(crate) subscribers: Vec<Subscriber>,
+    /// Reports for which the page has no room.
+    #[serde(default)]
+    pub(crate) subscribers_not_listed: usize,
 }
 
 /// A channel in `/status`.

@@ -71,8 +71,8 @@ impl Device {
         self.judge(self.prove_access().read())
     }
 
-    /// Returns an error for a defect of the device. A device that could not be probed, for example because its
-    /// port is down or its host routes nothing to itself, passes with a warning.
+    /// Returns an error for a defect of the device. A device that could not be probed, for example because
+    /// its port is down or its host routes nothing to itself, passes with a warning.
     fn judge(&self, proven: Result<(), &AccessDefect>) -> Result<(), VerbsError> {
         let device = self.name();
         match proven {

@@ -449,6 +449,7 @@ const NOT_OF_FILES: &[Subject] = &[
     Subject::RdmaDiscards,
     Subject::RdmaMtu,
     Subject::RdmaLoopback,
+    Subject::RdmaAccess,
     Subject::RdmaSelftest,
     Subject::Peer,
     Subject::PeerSend,
