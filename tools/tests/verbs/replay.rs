@@ -396,10 +396,6 @@ fn invalid_replay_input_is_refused_with_reason() {
             [&junk, "--to", "127.0.0.1:1", "--speed", "-1"],
             "not a number above 0",
         ),
-        (
-            ["/dev/null", "--to", "127.0.0.1:1", "--speed", "1"],
-            "is empty",
-        ),
     ];
     for (args, sentence) in cases {
         let done = run(&[&["replay"][..], &args].concat());
@@ -407,6 +403,10 @@ fn invalid_replay_input_is_refused_with_reason() {
         assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(sentence), "{args:?}: {said}");
     }
+    let empty = run(&["replay", "/dev/null", "--to", "127.0.0.1:1"]);
+    let said = text(&empty.stderr);
+    assert_eq!(empty.status.code(), Some(1), "{said}");
+    assert!(said.contains("is empty"), "{said}");
     let capture = file(&folder, &capture(1)).display().to_string();
     let done = run(&["replay", &capture, "--to", "127.0.0.1"]);
     assert_eq!(done.status.code(), Some(2));
