@@ -1,6 +1,7 @@
 //! The last report of each subscriber on each channel.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 use tickcast_reliability::control::LatencyReport;
@@ -190,8 +191,7 @@ impl Subscribers {
             self.sessions.remove(&session);
         }
         self.following -= u32::from(joined.follows_all());
-        let of_peer = (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX));
-        for (_, mut status) in self.joined.extract_if(of_peer, |_, _| true) {
+        for (_, mut status) in self.joined.extract_if(places_of(peer), |_, _| true) {
             status.joined = false;
             self.left.push_back(status);
         }
@@ -253,14 +253,18 @@ impl Subscribers {
         let mut reports = Vec::new();
         while reports.len() < most && !waiting.is_empty() {
             for peers in waiting.values_mut() {
-                let peer = peers.pop_front().unwrap_or_default();
-                let of_peer = (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX));
+                let of_peer = places_of(peers.pop_front().unwrap_or_default());
                 reports.extend(self.joined.range(of_peer).map(|(_, it)| it.clone()));
             }
             waiting.retain(|_, peers| !peers.is_empty());
         }
         reports
     }
+}
+
+/// Returns where the reports of a connection are.
+const fn places_of(peer: u64) -> RangeInclusive<(u64, ChannelId)> {
+    (peer, ChannelId(0))..=(peer, ChannelId(u16::MAX))
 }
 
 #[cfg(test)]

@@ -180,10 +180,10 @@ impl Confirmed {
     /// Notes that a datagram comes now, behind this place. The first one that can't have come before the
     /// outage ends what is believed without a confirmation.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, now: Nanos, place: Place) {
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> Place) {
         self.note_time(now);
-        if let Some(Outage::Due) = self.outage {
-            self.outage = Some(Outage::Old(place));
+        if matches!(self.outage, Some(Outage::Due)) {
+            self.outage = Some(Outage::Old(place()));
             self.ask_beyond(self.asks_beyond);
         }
     }
@@ -437,7 +437,7 @@ mod tests {
             (Sequence(118), Sequence(142))
         );
         of.link_is_down(Nanos(0));
-        of.note_arrival(CONFIRM_WAIT, (Sequence(109), RECORD));
+        of.note_arrival(CONFIRM_WAIT, || (Sequence(109), RECORD));
         of.note_settled(Sequence(110));
         assert_eq!(of.fast_until(), Sequence::NONE, "110 was confirmed");
         of.note_settled(Sequence(111));
@@ -467,11 +467,11 @@ mod tests {
         assert_eq!(void_beyond(&of, 90, false), None, "no outage");
         assert_eq!(void_beyond(&of, 90, true), Some(90), "all that was sent");
         of.link_is_down(Nanos(5));
-        of.note_arrival(CONFIRM_WAIT, place(119));
+        of.note_arrival(CONFIRM_WAIT, || place(119));
         of.link_is_down(CONFIRM_WAIT);
         assert_eq!(void_beyond(&of, 90, false), None, "all may be from before");
-        of.note_arrival(Nanos(5).after(CONFIRM_WAIT), place(120));
-        of.note_arrival(Nanos::MAX, place(140));
+        of.note_arrival(Nanos(5).after(CONFIRM_WAIT), || place(120));
+        of.note_arrival(Nanos::MAX, || place(140));
         assert_eq!(void_beyond(&of, 90, false), Some(120));
         assert_eq!(void_beyond(&of, 130, false), Some(130));
         let forgotten = of.void_beyond(at(90, false), Sequence(121));
@@ -508,12 +508,11 @@ mod tests {
         assert_eq!(of.limit(late), Sequence(u64::MAX));
         of.suspend(late);
         of.note_settled(Sequence(101));
-        of.note_arrival(
-            Nanos(late.after(CONFIRM_WAIT).0 - 1),
-            (Sequence(101), RECORD),
-        );
+        of.note_arrival(Nanos(late.after(CONFIRM_WAIT).0 - 1), || {
+            (Sequence(101), RECORD)
+        });
         assert_eq!(of.fast_until(), Sequence::NONE, "it may be from before");
-        of.note_arrival(late.after(CONFIRM_WAIT), (Sequence(102), RECORD));
+        of.note_arrival(late.after(CONFIRM_WAIT), || (Sequence(102), RECORD));
         assert_eq!(of.fast_until(), SEQUENCE_LAST);
         assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
         assert_eq!(of.limit(late), Sequence(137), "it confirms again");

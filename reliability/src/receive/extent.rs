@@ -208,9 +208,10 @@ impl Extent {
         self.confirmed.newest()
     }
 
-    /// The repair connection is down.
-    pub(crate) fn link_is_down(&mut self, now: Nanos) {
+    /// The repair connection is down. Returns the newest sequence confirmed.
+    pub(crate) fn link_is_down(&mut self, now: Nanos) -> Sequence {
         self.confirmed.link_is_down(now);
+        self.confirmed.newest()
     }
 
     /// Notes the time.
@@ -221,7 +222,7 @@ impl Extent {
 
     /// Notes that a datagram comes now, behind this place.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, now: Nanos, place: Place) {
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> Place) {
         self.confirmed.note_arrival(now, place);
     }
 

@@ -173,8 +173,7 @@ impl EpochStream {
             let newest = self.extent.suspend_confirmation(now);
             self.recovery.suspend_confirmation(newest);
         }
-        self.extent
-            .note_arrival(now, self.recovery.stream().place());
+        (self.extent).note_arrival(now, || self.recovery.stream().place());
         let next = self.recovery.next();
         let admitted = (self.extent).admit(now, via, header.sequence, next, jump_max);
         if !admitted {
@@ -596,9 +595,8 @@ impl EpochStream {
     pub(crate) fn link_is_down(&mut self, now: Nanos, reason: LinkDownReason) {
         self.recovery.repair_mut().set_replay(false, false);
         if self.join.link_is_down() {
-            let newest = self.extent.suspend_confirmation(now);
+            let newest = self.extent.link_is_down(now);
             self.recovery.suspend_confirmation(newest);
-            self.extent.link_is_down(now);
             self.counters().repair_links_down.increment();
             // After the end the publisher may leave, which is no news.
             if !self.ended() {

@@ -43,6 +43,18 @@ fn published(publisher: &mut Publisher, counts: &[u16]) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Returns a publisher, its eight datagrams of two records, and a receiver that waits 300 µs for each.
+fn eight_within_deadline() -> (Publisher, Vec<Vec<u8>>, Alone) {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    let sent = published(&mut publisher, &[2; 8]);
+    (publisher, sent, alone)
+}
+
 #[test]
 fn lagging_receiver_gets_rest_of_old_epoch_then_new() {
     let mut old = Publisher::new(5, 1);
@@ -174,15 +186,9 @@ fn arrival_order_across_promotion_repeats_no_record() {
 
 #[test]
 fn losses_beyond_cut_stay_if_records_followed() {
-    let config = ReceiverConfig {
-        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
-        ..quiet()
-    };
     // A loss that was reported with its record numbers stays: 11 and 12 are not delivered again, and
     // nothing is out of order.
-    let mut old = Publisher::new(5, 1);
-    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
-    let sent = published(&mut old, &[2; 8]);
+    let (old, sent, mut alone) = eight_within_deadline();
     for n in [0, 1, 2, 3, 4, 6] {
         alone.hear(A, &sent[n]);
     }
@@ -202,13 +208,7 @@ fn losses_beyond_cut_stay_if_records_followed() {
 
 #[test]
 fn losses_without_successor_are_published_again() {
-    let config = ReceiverConfig {
-        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
-        ..quiet()
-    };
-    let mut old = Publisher::new(5, 1);
-    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
-    let sent = published(&mut old, &[2; 8]);
+    let (old, sent, mut alone) = eight_within_deadline();
     sent[..3].iter().for_each(|bytes| alone.hear(A, bytes));
     // 4 and 5 are lost with their number, and then 6 to 8.
     for newest in [5, 8] {
@@ -242,13 +242,7 @@ fn losses_without_successor_are_published_again() {
 
 #[test]
 fn pending_loss_ends_at_the_old_epoch_cut() {
-    let config = ReceiverConfig {
-        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
-        ..quiet()
-    };
-    let mut old = Publisher::new(5, 1);
-    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
-    let sent = published(&mut old, &[2; 8]);
+    let (old, sent, mut alone) = eight_within_deadline();
     alone.hear(A, &sent[0]);
     // The STATUS says that 8 datagrams were sent, but not how many records they have.
     let mut status = old.status();
