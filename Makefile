@@ -154,8 +154,8 @@ test-rdma-long: ## test-rdma with more repetitions; make test-rdma-long SUITES=p
 
 # The stages of a test. Every program and test is built once, in the debug profile, with all checks. The
 # simulator and the counted stages are optimised. They have their own lane from the start, because cargo's
-# build lock is per profile. The unit tests start many processes, so the lab, fuzzing and chaos, which fill the
-# cores, follow them and run side by side.
+# build lock is per profile. Lints and documents follow them, because they fill the cores while the unit tests
+# wait. The lab, fuzzing and chaos fill the cores, too, so they follow the unit tests and run side by side.
 .PHONY: stages lane-release lane-build lane-unit lane-lab lane-fuzz
 STAGE = @.ci/stage
 MAKE_STAGE = $(MAKE) --no-print-directory
@@ -176,10 +176,10 @@ lane-release:
 	$(STAGE) grid $(MAKE_STAGE) grid BUILD_BINS=: GRID_ARGS="--sample $(DAY)"
 	$(STAGE) planted $(MAKE_STAGE) planted BUILD_BINS=:
 	$(STAGE) counts $(MAKE_STAGE) counts
-
-lane-build:
 	$(STAGE) lint $(MAKE_STAGE) lint
 	$(STAGE) docs $(MAKE_STAGE) docs
+
+lane-build:
 	$(STAGE) build $(MAKE_STAGE) build-tests
 	$(STAGE) check-configs $(MAKE_BUILT) check-configs
 	$(STAGE) demo $(MAKE_BUILT) demo
@@ -192,7 +192,7 @@ lane-lab:
 
 lane-fuzz:
 	$(STAGE) fuzz $(MAKE_BUILT) fuzz FUZZ=mutate SECONDS_EACH=4 SEED=$(DAY)
-	$(STAGE) chaos $(MAKE_BUILT) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip'
+	$(STAGE) chaos $(MAKE_BUILT) chaos SEED=$(DAY) MINUTES=2 CHAOS_ARGS='--quiet --or-skip --report $(TARGET)/tmp/chaos.html'
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(BUILD_SERVICE)

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::report::Report;
 use processes::{Watched, published_at};
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::report::Report;
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::faults::FaultArgs;
 use tickcast_tools::support::files::{Folder, check_writable, read_json, write_json};

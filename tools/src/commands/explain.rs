@@ -21,8 +21,8 @@ use tickcast_reliability::delivery::Item;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
-use super::report::Report as Page;
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::report::Report as Page;
 use tickcast_tools::support::files::check_writable;
 use tickcast_tools::support::output::{Output, unknown_to_null};
 use tickcast_tools::support::plain::{Plain, listed};

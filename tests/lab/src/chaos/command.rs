@@ -1,7 +1,7 @@
 //! `lab chaos`: kills, stops, cuts off and starves a publisher and subscribers in network namespaces, for
 //! as long as you like. The run ends with a check that every record was delivered or declared lost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use super::verdict::Verdict;
 use super::{side, stranger};
 use crate::leftovers;
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::report::Report;
 use tickcast_tools::support::files::{Folder, check_writable, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::processes::this_program;
@@ -42,6 +43,10 @@ pub(crate) struct Args {
     /// Write the result to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Write the latency of the first eight subscribers and the verdict to this file, as a page of
+    /// `tickcast report`.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// The publisher to run [default: tickcast-publisher beside this program].
     #[arg(long, value_name = "FILE")]
     publisher_bin: Option<PathBuf>,
@@ -94,7 +99,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         }
         possible => possible?,
     }
-    args.summary.as_deref().map_or(Ok(()), check_writable)?;
+    for file in [&args.summary, &args.report].into_iter().flatten() {
+        check_writable(file)?;
+    }
     let stop = Stop::on_signals()?;
     let mut folder = Folder::new("chaos", args.keep_logs.as_deref())?;
     let beside = || this_program().map(|program| program.with_file_name("tickcast-publisher"));
@@ -111,6 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         seed: args.seed,
         subscribers: args.subscribers as usize,
         messages_per_s: args.rate,
+        interval_logs: args.report.is_some(),
     };
     eprintln!(
         "chaos: seed {}, {} things will happen",
@@ -136,7 +144,21 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     if let Some(path) = &args.summary {
         write_json(path, &verdict)?;
     }
+    if let Some(path) = &args.report {
+        write_report(path, folder.path(), &verdict)?;
+    }
     Ok(Exit::whole_if(verdict.holds()))
+}
+
+/// Writes the page: the interval logs in `folder`, and the verdict.
+fn write_report(path: &Path, folder: &Path, verdict: &Verdict) -> Result<(), ToolError> {
+    let mut report = Report::default();
+    for name in verdict.subscribers.keys() {
+        report.add_log(name.clone(), &folder.join(format!("{name}.hlog")))?;
+    }
+    let lines = verdict.to_string().lines().map(str::to_owned).collect();
+    report.add_account("chaos".into(), lines);
+    report.write(path)
 }
 
 /// Injects all faults of the schedule, and waits until they are over.

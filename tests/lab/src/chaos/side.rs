@@ -14,6 +14,8 @@ use tickcast_tools::support::signals::Stop;
 
 /// Size of a journal.
 const RECORD_BYTES: usize = 4 << 20;
+/// Length of an interval of the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Time to go on after the end, so that the publisher receives the last reports.
 const AFTER_END: Duration = Duration::from_millis(250);
 
@@ -27,6 +29,8 @@ pub(crate) struct Task {
     pub(crate) ledger: PathBuf,
     /// Path of its journal.
     pub(crate) record: PathBuf,
+    /// Path of the interval log of its latency, which its next life continues; `None`: it writes none.
+    pub(crate) interval_log: Option<PathBuf>,
     /// Whether to join at the oldest datagram instead of the newest.
     pub(crate) from_oldest: bool,
     /// Size of the socket's receive buffer; `None`: the default.
@@ -55,6 +59,9 @@ pub(crate) fn run(task: &Task) -> Result<Exit, ToolError> {
         .seed(task.seed);
     if let Some(bytes) = task.receive_buffer_bytes {
         builder = builder.receive_buffer_bytes(bytes);
+    }
+    if let Some(path) = &task.interval_log {
+        builder = builder.interval_log(path, LOG_INTERVAL);
     }
     let start = if task.from_oldest {
         Start::Oldest

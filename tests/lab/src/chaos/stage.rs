@@ -43,6 +43,8 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
     pub(crate) subscribers: usize,
     pub(crate) messages_per_s: u64,
+    /// Whether subscribers write interval logs of their latency.
+    pub(crate) interval_logs: bool,
 }
 
 /// A file system in memory, of a size of its own. Dropping it unmounts it; after a kill, the next run does.
@@ -263,6 +265,8 @@ impl Stage {
                     channels: CHANNELS.iter().map(|(name, _)| (*name).into()).collect(),
                     ledger: self.file(&format!("{name}.ledger")),
                     record: self.disk.0.join(format!("{who}.record")),
+                    interval_log: (self.setting.interval_logs)
+                        .then(|| self.file(&format!("{who}.hlog"))),
                     from_oldest: odd,
                     // In every third life the buffer is too small.
                     receive_buffer_bytes: (life % 3 == n as u32 % 3).then_some(4_096),

@@ -73,16 +73,29 @@ impl LastIntervals {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tickcast_subscriber::Histogram;
+
     use super::*;
-    use crate::commands::report::series::tests::log;
+
+    /// Returns an interval of 200 samples around `ns`, `n` seconds after the first.
+    fn interval(ns: u64, n: u64) -> Interval {
+        let mut samples = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
+        (0..200).for_each(|sample| samples.record(ns + 10 * n + sample / 2).unwrap());
+        Interval {
+            tag: "all/repair".into(),
+            begin: Duration::from_secs(1_700_000_000 + n),
+            length: Duration::from_secs(1),
+            samples,
+        }
+    }
 
     #[test]
     fn newest_interval_gives_percentiles_and_history() {
-        let intervals = log("all/repair", 5_000);
+        let intervals: Vec<_> = (0..20).map(|n| interval(5_000, n)).collect();
         let mut kept = LastIntervals::default();
-        log("all/repair", 5_000)
-            .into_iter()
-            .for_each(|it| kept.take(it));
+        (0..20).for_each(|n| kept.take(interval(5_000, n)));
         let rows = kept.rows("a.hlog");
         let [row] = &rows[..] else {
             panic!("{rows:?}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tickcast_tools::support::table::span;
+use crate::support::table::span;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;

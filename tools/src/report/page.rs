@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::support::table::{span, thousands};
 use tickcast_hlog::ClockOffset;
 use tickcast_subscriber::Stage;
-use tickcast_tools::support::table::{span, thousands};
 
 use super::Account;
 use super::plot::{Line, Plot};

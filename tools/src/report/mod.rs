@@ -1,0 +1,82 @@
+//! A report: the latency of interval logs and accounts of losses, as one self-contained page.
+
+mod page;
+mod plot;
+mod series;
+mod statistics;
+
+use std::io::BufReader;
+use std::path::Path;
+
+use tickcast_hlog::{ClockOffset, each_interval};
+
+use crate::exit::ToolError;
+use crate::support::files::{open_regular, write_text};
+use page::LETTERS;
+use series::{Comparison, Log};
+
+/// A report before it is written: the latency of interval logs, and accounts of losses.
+#[derive(Debug, Default)]
+pub struct Report {
+    names: Vec<String>,
+    logs: Vec<Log>,
+    clocks: Vec<Option<ClockOffset>>,
+    accounts: Vec<Account>,
+}
+
+/// An account of losses: a heading, and its lines.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) heading: String,
+    pub(crate) lines: Vec<String>,
+}
+
+impl Report {
+    /// Adds an interval log under this name. Logs beyond the eighth are left out.
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the log can't be read or has no interval.
+    pub fn add_log(&mut self, name: String, path: &Path) -> Result<(), ToolError> {
+        if self.logs.len() < LETTERS.len() {
+            let (log, clock) = read(path)?;
+            self.names.push(name);
+            self.logs.push(log);
+            self.clocks.push(clock);
+        }
+        Ok(())
+    }
+
+    /// Adds an account of losses below the latency.
+    pub fn add_account(&mut self, heading: String, lines: Vec<String>) {
+        self.accounts.push(Account { heading, lines });
+    }
+
+    /// Writes the page to this file.
+    ///
+    /// # Errors
+    /// Returns [`ToolError`] if the page can't be written.
+    pub fn write(self, out: &Path) -> Result<(), ToolError> {
+        let comparison = Comparison::of(self.logs);
+        let page = page::page(&self.names, &self.clocks, &comparison, &self.accounts);
+        write_text(out, &page)
+    }
+}
+
+/// Returns the contents of a log, and the worst offset of the clocks.
+fn read(path: &Path) -> Result<(Log, Option<ClockOffset>), ToolError> {
+    let file = BufReader::new(open_regular(path)?);
+    let shown = path.display();
+    let (mut log, mut taken) = (Log::default(), Ok(()));
+    let whole = each_interval(file, |interval| {
+        if taken.is_ok() {
+            taken = log.take(&interval);
+        }
+    });
+    let clock = whole.map_err(|error| ToolError::Usage(format!("{shown}: {error}")))?;
+    taken.map_err(|error| ToolError::Usage(format!("{shown} {error}")))?;
+    if log.is_empty() {
+        let text = format!("{shown} has no interval; let its program run for one, or end it");
+        return Err(ToolError::Usage(text));
+    }
+    Ok((log, clock))
+}
