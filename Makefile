@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate lines planted small-worlds grid fuzz restarts promotions chaos witnesses
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate lines planted small-worlds grid fuzz restarts promotions chaos soak witnesses
 .PHONY: page-test counts counts-write microbench demo bench bench-peers install-c deny clean
 .PHONY: package package-test package-same image sbom
 
@@ -138,6 +138,13 @@ CHAOS_ARGS ?=
 chaos: setup ## kill, cut off and starve processes in namespaces: nothing is lost silently; make chaos MINUTES=60 SEED=7
 	$(BUILD_LAB)
 	$(BIN)/lab chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+
+HOURS ?= 10
+SPEED ?= 60
+soak: setup ## ten hours of scrapes, top, page and interval logs in minutes: memory stays flat; make soak HOURS=10 SPEED=60
+	$(BUILD_SERVICE)
+	$(BUILD_LAB)
+	$(BIN)/lab soak --hours $(HOURS) --speed $(SPEED)
 
 promotions: setup ## time promotions of a standby, and check that they lose nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)

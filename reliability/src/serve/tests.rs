@@ -1791,11 +1791,11 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
     // A number does not follow from the one before as with SplitMix64.
     let follows = |pair: &[u64]| {
         let mut state = unmixed(pair[0]);
-        crate::timing::split_mix(&mut state) == pair[1]
+        crate::types::split_mix(&mut state) == pair[1]
     };
     let mut state = 42;
     let mixed: Vec<u64> = (0..100)
-        .map(|_| crate::timing::split_mix(&mut state))
+        .map(|_| crate::types::split_mix(&mut state))
         .collect();
     assert!(mixed.windows(2).all(follows) && !first.windows(2).any(follows));
 }

@@ -3,5 +3,3 @@
 mod backoff;
 
 pub(crate) use self::backoff::NackTimer;
-#[cfg(test)]
-pub(crate) use self::backoff::split_mix;

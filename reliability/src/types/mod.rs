@@ -7,12 +7,14 @@
 mod counters;
 mod lineage;
 mod origin;
+mod random;
 
 pub use self::counters::{
     Counter, ReceiverCounters, RepairCounters, RepairServiceCounters, SenderCounters,
 };
 pub use self::lineage::{Continued, Lineage};
 pub use self::origin::PeerOrigin;
+pub use self::random::split_mix;
 
 use std::fmt;
 

@@ -1,12 +1,14 @@
-//! `lab`: measures tickcast beside its peers, and injects faults into a whole system.
+//! `lab`: measures tickcast beside its peers, injects faults into a whole system, and watches it for long.
 //!
-//! Both verbs start the programs under test as processes of their own. The result goes to stdout,
+//! The verbs start the programs under test as processes of their own. The result goes to stdout,
 //! everything else to stderr. Exit codes: [`tickcast_tools::exit`].
 
 mod bench;
 mod chaos;
 mod leftovers;
+mod memory;
 mod network;
+mod soak;
 
 use std::process::ExitCode;
 
@@ -42,6 +44,8 @@ enum Command {
     /// Takes part in a chaos run; started by `chaos`.
     #[command(hide = true)]
     ChaosSide(chaos::command::SideArgs),
+    /// Watches a publisher and a subscriber for hours, in minutes, and checks that no memory grows.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
             Command::BenchSide(args) => bench::command::side(&args),
             Command::Chaos(args) => chaos::command::run(&args),
             Command::ChaosSide(args) => chaos::command::side(&args),
+            Command::Soak(args) => soak::run(&args),
         }
     })
 }

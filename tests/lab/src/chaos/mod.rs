@@ -9,12 +9,10 @@
 //! | [`side`] | a subscriber process |
 //! | [`ledger`] | a subscriber's account of its records, on file before it can be killed |
 //! | [`stranger`] | foreign traffic |
-//! | [`memory`] | how much memory processes hold |
 //! | [`verdict`] | whether every record is accounted for |
 
 pub(crate) mod command;
 pub(crate) mod ledger;
-pub(crate) mod memory;
 pub(crate) mod schedule;
 pub(crate) mod side;
 pub(crate) mod stage;

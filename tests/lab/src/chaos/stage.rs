@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tickcast_reliability::ring::offset;
 use tickcast_reliability::types::{ChannelId, Epoch};
 
-use super::memory::{Growth, Memory};
 use super::schedule::{Fault, Who};
 use super::{side, stranger};
 use crate::leftovers;
+use crate::memory::{Growth, Memory};
 use crate::network::Network;
 use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::files::{Folder, write_json};

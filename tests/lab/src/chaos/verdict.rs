@@ -9,8 +9,8 @@ use serde::Serialize;
 use tickcast_reliability::types::{ChannelId, Epoch};
 
 use super::ledger::{Line, Span, read};
-use super::memory::Growth;
 use super::stage::{CHANNELS, Remains};
+use crate::memory::Growth;
 use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::table::{table, thousands};
 

@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use tickcast_reliability::types::split_mix;
+
 use super::JOIN_MAX;
 
 /// Longest delay of the first request.
@@ -95,15 +97,10 @@ impl Renewal {
         self.state = State::Settled;
     }
 
-    /// Returns a random time below `limit`, by the generator SplitMix64.
+    /// Returns a random time below `limit`.
     fn up_to(&mut self, limit: Duration) -> Duration {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1);
-        Duration::from_nanos(z % nanos)
+        Duration::from_nanos(split_mix(&mut self.random) % nanos)
     }
 }
 
