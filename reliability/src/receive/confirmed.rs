@@ -27,6 +27,8 @@ enum Outage {
     Due,
     /// Delivery was here when the datagrams from before had been read.
     Old(Place),
+    /// The same of a mirror, which takes nothing more by multicast.
+    Mirrored(Place),
 }
 
 /// A place in the stream: a sequence, and the number of the record after it (0: unknown).
@@ -177,15 +179,32 @@ impl Confirmed {
         }
     }
 
-    /// Notes that a datagram comes now, behind this place. The first one that can't have come before the
-    /// outage ends what is believed without a confirmation.
+    /// Notes that a datagram comes now. The first one that can't have come before the
+    /// outage ends what is believed without a confirmation. `place`: where delivery is, and whether it fills a
+    /// mirror.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> Place) {
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> (Place, bool)) {
         self.note_time(now);
         if matches!(self.outage, Some(Outage::Due)) {
-            self.outage = Some(Outage::Old(place()));
+            let (place, is_mirrored) = place();
+            self.outage = Some(match is_mirrored {
+                true => Outage::Mirrored(place),
+                false => Outage::Old(place),
+            });
             self.ask_beyond(self.asks_beyond);
         }
+    }
+
+    /// Returns whether what comes by multicast now can't be the last of a publisher that has ended: nobody
+    /// has confirmed anything for a while.
+    pub(crate) const fn is_outage_old(&self) -> bool {
+        matches!(self.outage, Some(Outage::Old(_) | Outage::Mirrored(_)))
+    }
+
+    /// Returns whether a mirror takes nothing by multicast now, because anybody may have sent it. A standby
+    /// publishes from its own input what the mirror lacks.
+    pub(crate) const fn stops_mirror(&self) -> bool {
+        matches!(self.outage, Some(Outage::Mirrored(_)))
     }
 
     /// Notes that two contents of a sequence came, so that an impostor may be about.
@@ -204,7 +223,7 @@ impl Confirmed {
             true => confirmed.max(goes_on),
             false => match self.outage? {
                 Outage::New(_) | Outage::Due => return None,
-                Outage::Old(delivered) => delivered.max(goes_on),
+                Outage::Old(delivered) | Outage::Mirrored(delivered) => delivered.max(goes_on),
             },
         };
         // The number of records beyond is known only from remembered contents.
@@ -387,9 +406,9 @@ impl Confirmed {
 
     fn ask_beyond(&mut self, sequence: Sequence) {
         self.asks_beyond = sequence;
-        let is_new = matches!(self.outage, Some(Outage::New(_) | Outage::Due));
+        let is_closed = !matches!(self.outage, None | Some(Outage::Old(_)));
         self.fast_until = match self.slow_to {
-            Sequence::NONE if !is_new => sequence.min(SEQUENCE_LAST),
+            Sequence::NONE if !is_closed => sequence.min(SEQUENCE_LAST),
             _ => Sequence::NONE,
         };
     }
@@ -437,7 +456,7 @@ mod tests {
             (Sequence(118), Sequence(142))
         );
         of.link_is_down(Nanos(0));
-        of.note_arrival(CONFIRM_WAIT, || (Sequence(109), RECORD));
+        of.note_arrival(CONFIRM_WAIT, || ((Sequence(109), RECORD), false));
         of.note_settled(Sequence(110));
         assert_eq!(of.fast_until(), Sequence::NONE, "110 was confirmed");
         of.note_settled(Sequence(111));
@@ -467,11 +486,11 @@ mod tests {
         assert_eq!(void_beyond(&of, 90, false), None, "no outage");
         assert_eq!(void_beyond(&of, 90, true), Some(90), "all that was sent");
         of.link_is_down(Nanos(5));
-        of.note_arrival(CONFIRM_WAIT, || place(119));
+        of.note_arrival(CONFIRM_WAIT, || (place(119), false));
         of.link_is_down(CONFIRM_WAIT);
         assert_eq!(void_beyond(&of, 90, false), None, "all may be from before");
-        of.note_arrival(Nanos(5).after(CONFIRM_WAIT), || place(120));
-        of.note_arrival(Nanos::MAX, || place(140));
+        of.note_arrival(Nanos(5).after(CONFIRM_WAIT), || (place(120), false));
+        of.note_arrival(Nanos::MAX, || (place(140), false));
         assert_eq!(void_beyond(&of, 90, false), Some(120));
         assert_eq!(void_beyond(&of, 130, false), Some(130));
         let forgotten = of.void_beyond(at(90, false), Sequence(121));
@@ -512,7 +531,9 @@ mod tests {
             (Sequence(101), RECORD)
         });
         assert_eq!(of.fast_until(), Sequence::NONE, "it may be from before");
-        of.note_arrival(late.after(CONFIRM_WAIT), || (Sequence(102), RECORD));
+        of.note_arrival(late.after(CONFIRM_WAIT), || {
+            ((Sequence(102), RECORD), false)
+        });
         assert_eq!(of.fast_until(), SEQUENCE_LAST);
         assert_eq!(status(&mut of, 105, 7, 900), Some((105, true)));
         assert_eq!(of.limit(late), Sequence(137), "it confirms again");

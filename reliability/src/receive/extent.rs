@@ -113,10 +113,12 @@ impl Extent {
         }
     }
 
-    /// Takes an END. STATUS says whether one of multicast is true.
+    /// Takes an END. STATUS says whether one of multicast is true. A publisher sends END before it closes its
+    /// connections, so a later one does not stand for itself when the publisher is dead.
     pub(crate) fn hear_end(&mut self, now: Nanos, via: Via, sequence: Sequence) {
         match via {
             Via::Repair => self.end.confirm(sequence),
+            Via::Line(_) if self.confirmed.is_outage_old() => {}
             Via::Line(_) => self.end.hear(sequence),
         }
         self.progress.query_soon(now);
@@ -220,10 +222,15 @@ impl Extent {
         self.confirmed.note_time(now);
     }
 
-    /// Notes that a datagram comes now, behind this place.
+    /// Notes that a datagram comes now. `place`: where delivery is, and whether it fills a mirror.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> Place) {
+    pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> (Place, bool)) {
         self.confirmed.note_arrival(now, place);
+    }
+
+    /// Returns whether a mirror takes nothing by multicast now, because anybody may have sent it.
+    pub(crate) const fn stops_mirror(&self) -> bool {
+        self.confirmed.stops_mirror()
     }
 
     /// Notes that two contents of a sequence came.

@@ -118,6 +118,12 @@ impl InOrder {
         (last, self.next_record.unwrap_or(RecordNumber(0)))
     }
 
+    /// The place, and whether a mirror is filled there.
+    #[inline]
+    pub(crate) fn place_to_fill(&self) -> (Place, bool) {
+        (self.place(), self.mirror.is_some())
+    }
+
     /// Returns whether this is the number of the first record of the next sequence, as far as delivery knows.
     #[inline(always)]
     pub(crate) fn is_next_record(&self, record: RecordNumber) -> bool {

@@ -222,8 +222,22 @@ impl Mirror {
 
     /// Replaces a datagram that was taken with another content by the publisher's own copy.
     pub(crate) fn replace(&mut self, datagram: &Datagram<'_>) {
+        let (header, sealed) = (datagram.header(), self.ring.sealed());
         // A datagram too long for a slot was not taken before.
-        let _ = self.ring.replace(datagram);
+        if self.ring.replace(datagram).is_err() || header.sequence > sealed {
+            return;
+        }
+        if header.sequence == sealed {
+            self.ended = header.kind == Kind::End && header.epoch == self.ring.identity().epoch;
+        }
+        // The other content may have claimed a position that its source never had.
+        self.read_sources(|it| it.at == header.sequence);
+        if let Some(seen) = Source::of(header) {
+            let known = self.sources.iter().find(|it| it.source == seen.source);
+            if known.is_none_or(|known| known.at <= seen.at) {
+                self.note_source(seen);
+            }
+        }
     }
 
     /// Returns how far the mirror is.
@@ -273,7 +287,7 @@ impl Mirror {
     pub(crate) fn cut(&mut self, last: Sequence, next_record: RecordNumber) {
         if last < self.ring.sealed() {
             self.ring.cut(last, next_record);
-            self.cut_sources(last);
+            self.read_sources(|it| it.at > last);
             self.ended = false;
         }
     }
@@ -341,11 +355,11 @@ impl Mirror {
         }
     }
 
-    /// Forgets positions of sources beyond `last`, and reads them from the slots up to there.
-    fn cut_sources(&mut self, last: Sequence) {
-        let (kept, cut): (Vec<_>, Vec<_>) = self.sources.iter().partition(|it| it.at <= last);
+    /// Forgets these positions of sources, and reads them from the slots.
+    fn read_sources(&mut self, is_gone: impl Fn(&Source) -> bool) {
+        let (gone, kept): (Vec<_>, Vec<_>) = self.sources.iter().partition(|it| is_gone(it));
         self.sources = kept;
-        for gone in cut {
+        for gone in gone {
             let held = self.held().into_iter().flat_map(SequenceRange::iter);
             let seen = held.filter_map(|at| {
                 let header = *Datagram::parse(self.ring.slot(at)?).ok()?.header();
@@ -641,6 +655,42 @@ mod tests {
         }
         let positions: Vec<_> = mirror.positions().collect();
         assert_eq!(positions, [(SourceId(1), SourcePosition::new(0, 11))]);
+    }
+
+    #[test]
+    fn replaced_datagram_restores_positions_and_end() {
+        let positions = |mirror: &Mirror| {
+            let mut all: Vec<_> = mirror.positions().map(|(s, at)| (s.0, at.0)).collect();
+            all.sort_unstable();
+            all
+        };
+        let replace = |mirror: &mut Mirror, bytes: &[u8]| {
+            let mut aligned = AlignedCopy::default();
+            mirror.replace(&Datagram::parse(aligned.of(bytes)).unwrap());
+        };
+        // The forged datagram is of a source that was mirrored, of one that nobody has, or END.
+        for forged_of in [Some((1, 1 << 47)), Some((9, 1)), None] {
+            let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+            let [mut genuine, mut forged] = [publisher(5, 1, 1), publisher(5, 1, 1)];
+            for (n, source, at) in [(1, 1, 10), (2, 2, 50), (3, 1, 11)] {
+                publish(&mut genuine, source, at, 1);
+                publish(&mut forged, source, at, 1);
+                put(&mut mirror, &copy(&genuine, n, 0));
+            }
+            publish(&mut genuine, 2, 51, 1);
+            match forged_of {
+                Some((source, at)) => drop(publish(&mut forged, source, at, 1)),
+                None => drop(forged.end(Now::default()).unwrap()),
+            }
+            assert_eq!(put(&mut mirror, &copy(&forged, 4, 0)), Put::Taken);
+            assert_eq!(mirror.mirrored().ended, forged_of.is_none());
+            replace(&mut mirror, &copy(&genuine, 4, 0));
+            assert_eq!(positions(&mirror), [(1, 11), (2, 51)]);
+            assert!(!mirror.mirrored().ended);
+            // A datagram before the last one takes no position back.
+            replace(&mut mirror, &copy(&genuine, 2, 0));
+            assert_eq!(positions(&mirror), [(1, 11), (2, 51)]);
+        }
     }
 
     #[test]

@@ -284,10 +284,17 @@ impl Receiver {
         }
         if header.kind == Kind::Heartbeat {
             self.process_heartbeat(now, datagram);
+        } else if matches!(arrival.via, Via::Line(_)) && self.stops_mirror() {
+            self.counters().sequence_jump_dropped.increment();
         } else {
             (self.stream).handle_sequenced(now, arrival, datagram, &self.lines, on);
         }
         self.stream.resolve(now, on);
+    }
+
+    /// Returns whether a mirror takes nothing by multicast now. With keys nobody else can have sent it.
+    fn stops_mirror(&self) -> bool {
+        self.authentication.is_none() && self.stream.extent().stops_mirror()
     }
 
     fn process_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {

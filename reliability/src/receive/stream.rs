@@ -173,7 +173,7 @@ impl EpochStream {
             let newest = self.extent.suspend_confirmation(now);
             self.recovery.suspend_confirmation(newest);
         }
-        (self.extent).note_arrival(now, || self.recovery.stream().place());
+        (self.extent).note_arrival(now, || self.recovery.stream().place_to_fill());
         let next = self.recovery.next();
         let admitted = (self.extent).admit(now, via, header.sequence, next, jump_max);
         if !admitted {

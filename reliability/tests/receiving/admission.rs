@@ -353,6 +353,29 @@ fn unconfirmed_end_is_final_once_publisher_is_dead() {
 }
 
 #[test]
+fn end_of_an_old_outage_ends_no_session() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    for (after_us, ended) in [(19_999, true), (20_000, false)] {
+        let (mut publisher, mut alone) = live(config);
+        alone.hear(A, &publisher.publish(2));
+        alone.link_down(LinkDownReason::Closed);
+        alone.later(after_us);
+        alone.hear(A, &publisher.end());
+        alone.later(1_000_000);
+        assert!(alone.events.contains(&Event::PublisherDead));
+        assert_eq!(alone.receiver.ended(), ended, "{after_us} us");
+        // The publisher is there after all.
+        alone.welcome(&publisher.welcome(1), Start::Live);
+        alone.status(&publisher.status());
+        assert!(alone.receiver.ended());
+    }
+}
+
+#[test]
 fn heartbeat_of_end_hastens_confirmation() {
     let (mut publisher, mut alone) = live(quiet());
     alone.later(10_000);

@@ -608,6 +608,35 @@ fn mirroring(publisher: &Publisher) -> Alone {
 }
 
 #[test]
+fn mirror_takes_no_multicast_of_an_old_outage() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = mirroring(&publisher);
+    alone.hear(A, &publisher.publish(2));
+    let last = |alone: &Alone| alone.receiver.mirror().unwrap().mirrored().last.0;
+    alone.link_down(LinkDownReason::Closed);
+    // It was in the socket when the connection broke.
+    alone.later(19_999);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(last(&alone), 2);
+    alone.later(1);
+    alone.hear(A, &publisher.publish(1));
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(last(&alone), 2);
+    assert_eq!(alone.counters().sequence_jump_dropped.get(), 2);
+    alone.later(1_000_000);
+    alone.hear(A, &publisher.end());
+    assert!(!alone.receiver.mirror().unwrap().mirrored().ended);
+    assert!(!alone.events.contains(&Event::PublisherDead), "it is heard");
+    // With a connection the mirror has all of it.
+    alone.welcome(&publisher.welcome(1), Start::Live);
+    for sequence in 3..=5 {
+        alone.answer(&publisher.sent[&sequence].clone());
+    }
+    let mirrored = alone.receiver.mirror().unwrap().mirrored();
+    assert_eq!((mirrored.last, mirrored.ended), (Sequence(5), true));
+}
+
+#[test]
 fn mirror_restarts_with_an_epoch_of_another_lineage() {
     let mut old = Publisher::new(5, 1);
     let mut alone = mirroring(&old);
