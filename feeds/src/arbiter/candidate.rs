@@ -259,6 +259,7 @@ impl<P: Protocol> Arbiter<P> {
             return;
         };
         self.heartbeats.follow(candidate.session);
+        self.void_rerun(out);
         if self.is_joining {
             // No message was delivered: the source begins with this session.
             self.drop_far(out);
@@ -316,7 +317,11 @@ impl<P: Protocol> Arbiter<P> {
                 received_at: held.received_at,
                 payload: &held.bytes,
             };
-            self.own(arrived, head, blocks, out);
+            if self.session == Some(head.session) {
+                self.own(arrived, head, blocks, out);
+            } else {
+                self.other_session(arrived, &head, blocks, out);
+            }
         }
         self.queue.recycle(held.bytes);
     }

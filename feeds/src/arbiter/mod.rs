@@ -20,6 +20,7 @@
 mod beginning;
 mod candidate;
 mod contents;
+mod doubt;
 mod far;
 mod heartbeats;
 mod holding;
@@ -50,7 +51,7 @@ use self::queue::{Held, Queue};
 use self::ranges::Ranges;
 use self::recent::Recent;
 use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
-use self::restart::Claim;
+use self::restart::{Claim, Restart};
 use crate::planted::{ArbiterBug, planted};
 use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
@@ -266,6 +267,7 @@ impl<P: Protocol> Arbiter<P> {
             && self.session == Some(head.session)
             && head.first == self.next
             && head.count > 0
+            && self.are_believed(blocks.clone())
         {
             self.claim.void();
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
@@ -299,6 +301,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Ends the input: releases everything that waits, and declares what is missing.
     pub fn finish(&mut self, out: &mut impl Listen<P>) {
         if self.session.is_some() && !planted(ArbiterBug::EndForgets) {
+            self.confirm_rerun(out);
             self.settle(true, out);
             self.settle_heartbeats(true, out);
         }
@@ -404,14 +407,18 @@ impl<P: Protocol> Arbiter<P> {
         if trails(head.sent_at, began_at) {
             return self.left_behind(arrived.line, &head, left_at, out);
         }
-        if head.first < self.next && self.restarts(arrived, &head, blocks.clone()) {
-            self.refute(arrived.line, false);
-            self.settle(true, out);
-            // That may have accepted a candidate.
-            if self.session != Some(head.session) {
-                return self.other_session(arrived, &head, blocks, out);
+        if head.first < self.next {
+            match self.restarts(arrived, &head, blocks.clone()) {
+                Restart::No => {}
+                Restart::Perhaps => return self.hold_rerun(arrived, &head, out),
+                Restart::Certain => {
+                    self.leave_run(arrived.line, &head, out);
+                    // That may have accepted a candidate.
+                    if self.session != Some(head.session) {
+                        return self.other_session(arrived, &head, blocks, out);
+                    }
+                }
             }
-            self.restart(&head, out);
         }
         let (first, end) = (head.first, head.first + head.count);
         let is_believed = head.count == 0 && planted(ArbiterBug::FarHeartbeatBelieved);
@@ -422,6 +429,7 @@ impl<P: Protocol> Arbiter<P> {
         if is_news || first >= self.next {
             self.is_resuming = false;
             self.claim.void();
+            self.void_rerun(out);
             self.newest_sent_at = self.newest_sent_at.max(head.sent_at);
         }
         self.refute(arrived.line, is_news);
@@ -449,6 +457,11 @@ impl<P: Protocol> Arbiter<P> {
             self.old(arrived.line, first, end.min(self.next), out);
         } else if first <= self.next {
             self.is_joining = false;
+            if !self.are_believed(blocks.clone()) {
+                let held = self.held(arrived, first, end);
+                self.release(held, out);
+                return self.settle(false, out);
+            }
             if first < self.next {
                 self.compare(first, arrived.payload, blocks.clone(), out);
                 self.old(arrived.line, first, self.next, out);
@@ -456,7 +469,9 @@ impl<P: Protocol> Arbiter<P> {
             self.remember(self.now, first, arrived.payload);
             let (line, received_at) = (arrived.line, arrived.received_at);
             self.deliver(line, first, blocks, received_at, head.note, out);
-        } else if let Some(held) = self.queue.covers(first, end) {
+        } else if let Some(held) = self.queue.covers(first, end)
+            && !self.is_better(&blocks, held)
+        {
             report_fault(blocks.clone(), out);
             let (at, held) = (held.arrived_at, (held.first, &held.bytes[..]));
             let messages = self.differing(first, arrived.payload, blocks, |_| Some(held));
@@ -617,6 +632,7 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Releases what is due (`is_over`: everything), and goes on far ahead or in another session.
     fn settle(&mut self, is_over: bool, out: &mut impl Listen<P>) {
+        self.settle_rerun(out);
         self.release_due(is_over, out);
         self.settle_far(is_over, out);
         self.settle_candidate(is_over, out);
@@ -624,6 +640,7 @@ impl<P: Protocol> Arbiter<P> {
             && self.candidate.is_none()
             && self.heartbeats.is_empty()
             && self.far.is_empty()
+            && self.queue.rerun.is_empty()
             && !self.is_joining
             && !self.is_resuming;
     }
@@ -637,17 +654,26 @@ impl<P: Protocol> Arbiter<P> {
                 self.release(held, out);
                 continue;
             }
+            if self.settle_doubt(out) {
+                continue;
+            }
             let Some(end) = self.gap_end() else {
                 self.gap = None;
                 break;
             };
             if self.gap.is_none_or(|(next, _)| next != self.next) {
                 // The packet behind this gap may have waited behind others.
-                let since = self.queue.front_since().unwrap_or(self.now);
+                let doubtful = self.queue.doubtful.as_ref().map(|held| held.arrived_at);
+                let since = doubtful.or(self.queue.front_since()).unwrap_or(self.now);
                 self.gap = Some((self.next, since));
             }
             if !is_over && !self.is_closed(end) {
                 break;
+            }
+            if self.queue.doubtful.is_some() {
+                report_gap(&mut gap, out);
+                self.release_doubtful(out);
+                continue;
             }
             if !self.is_joining && !planted(ArbiterBug::GapUnreported) {
                 let gap = gap.get_or_insert((self.next_position(), 0));
@@ -664,29 +690,11 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
-    /// Delivers a packet that has waited.
-    fn release(&mut self, held: Held, out: &mut impl Listen<P>) {
-        if held.first < self.next {
-            if let Ok((_, blocks)) = self.protocol.read(&held.bytes) {
-                if held.end <= self.next {
-                    report_fault(blocks.clone(), out);
-                }
-                self.compare(held.first, &held.bytes, blocks, out);
-            }
-            self.old(held.line, held.first, held.end.min(self.next), out);
-        }
-        if held.end > self.next
-            && let Ok((head, blocks)) = self.protocol.read(&held.bytes)
-        {
-            self.remember(held.arrived_at, held.first, &held.bytes);
-            let (line, received_at) = (held.line, held.received_at);
-            self.deliver(line, held.first, blocks, received_at, head.note, out);
-        }
-        self.queue.recycle(held.bytes);
-    }
-
     /// Returns one beyond the messages that are missing now, if any are.
     fn gap_end(&self) -> Option<u64> {
+        if self.queue.doubtful.is_some() {
+            return Some(self.next + 1);
+        }
         let announced = (self.announced > self.next).then_some(self.announced);
         match (self.queue.front(), announced) {
             (Some(held), Some(announced)) => Some(held.min(announced)),
@@ -714,9 +722,11 @@ impl<P: Protocol> Arbiter<P> {
             return lines.any(|line| line.has_passed(end, now, holding));
         }
         let next = self.next;
-        self.lines.iter_mut().all(|line| {
+        let doubtful = self.queue.doubtful.as_ref().map(|held| held.line);
+        self.lines.iter_mut().enumerate().all(|(n, line)| {
             line.forget_marks(next);
-            line.has_passed(end, now, holding) || line.lags(now, holding)
+            let is_done = doubtful == Some(n) || line.has_passed(end, now, holding);
+            is_done || line.lags(now, holding)
         })
     }
 

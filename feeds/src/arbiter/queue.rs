@@ -35,6 +35,37 @@ pub(super) struct Queue {
     packets: VecDeque<Held>,
     buffers: Vec<Vec<u8>>,
     bytes: usize,
+    /// The packet of the next message, which another line may bring less damaged.
+    pub(super) doubtful: Option<Held>,
+    pub(super) rerun: Rerun,
+}
+
+/// The first packets of a count that perhaps began anew, in order of arrival.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rerun {
+    pub(super) packets: Vec<Held>,
+    /// One beyond their messages.
+    end: u64,
+    /// Packets that each begin behind the messages of those before.
+    pub(super) in_a_row: u32,
+}
+
+impl Rerun {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    pub(super) fn push(&mut self, held: Held) {
+        self.in_a_row += u32::from(held.first >= self.end);
+        self.end = self.end.max(held.end);
+        self.packets.push(held);
+    }
+
+    /// Returns whether there is room for a packet from this message on, which is no copy.
+    pub(super) fn takes(&self, first: u64) -> bool {
+        let is_copy = |held: &Held| held.first == first && held.end > first;
+        self.packets.len() < UNDECIDED_MAX && !self.packets.iter().any(is_copy)
+    }
 }
 
 impl Queue {
@@ -47,6 +78,8 @@ impl Queue {
             packets: VecDeque::with_capacity(packets_max + 1),
             buffers: all,
             bytes: 0,
+            doubtful: None,
+            rerun: Rerun::default(),
         }
     }
 

@@ -4,8 +4,14 @@
 //! heartbeat proves nothing, because a copy of an old one looks the same: [`HEARTBEATS_BEHIND`] in a row
 //! claim a restart. Messages that continue there confirm the claim. Whatever goes on at the old position
 //! voids it. Messages that were delivered before are no restart either way.
+//!
+//! Messages that nothing remembered can be compared with are no proof, and neither is a heartbeat with an old
+//! stamp. They wait: [`INSISTING`] in a row restart the count, or the hold time of a session without anything
+//! at the old position.
 
-use super::protocol::{PacketHead, PacketKind, Protocol, RESEND_NS, trails};
+use super::candidate::INSISTING;
+use super::protocol::{Listen, PacketHead, PacketKind, Protocol, RESEND_NS, trails};
+use super::refused::report_fault;
 use super::{Arbiter, Arrived};
 use crate::planted::{ArbiterBug, planted};
 
@@ -45,6 +51,17 @@ impl Claim {
     }
 }
 
+/// Whether a packet shows that the venue counts anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restart {
+    /// It is an old packet.
+    No,
+    /// Further packets decide.
+    Perhaps,
+    /// Nothing else explains it.
+    Certain,
+}
+
 impl<P: Protocol> Arbiter<P> {
     /// Returns whether a packet before the next message shows that the venue restarted its count.
     pub(super) fn restarts(
@@ -52,17 +69,30 @@ impl<P: Protocol> Arbiter<P> {
         arrived: Arrived<'_>,
         head: &PacketHead<P::Note>,
         blocks: P::Blocks<'_>,
-    ) -> bool {
+    ) -> Restart {
         if self.is_resuming && self.is_after_stragglers(head) {
-            return true;
+            return Restart::Certain;
         }
         let (first, sent_at, newest) = (head.first, head.sent_at, self.newest_sent_at);
+        let is_stamped_before = sent_at < newest && !trails(sent_at, newest);
+        let (is_behind, has_begun) = (
+            first + head.count <= self.next,
+            !self.queue.rerun.is_empty(),
+        );
         if sent_at > 0 && head.count == 0 {
-            return first == 1 && !trails(sent_at, newest);
+            if first != 1 || trails(sent_at, newest) || (is_stamped_before && has_begun) {
+                return Restart::No;
+            }
+            // The venue's clock was set, or it is a copy.
+            return match is_stamped_before {
+                true => Restart::Perhaps,
+                false => Restart::Certain,
+            };
         }
-        let is_new = if sent_at > 0 {
+        let is_sign = if sent_at > 0 {
             // After a resumption, the packet may be one of the slower line.
-            newest > 0 && sent_at > newest.saturating_add(RESEND_NS)
+            let is_later = newest > 0 && sent_at > newest.saturating_add(RESEND_NS);
+            is_later || (is_stamped_before && has_begun && is_behind)
         } else if !self.lines[arrived.line].is_beyond(first) || head.kind == PacketKind::End {
             // A slower line's packet lies behind the others, and not behind its own messages.
             false
@@ -70,9 +100,82 @@ impl<P: Protocol> Arbiter<P> {
             self.claim.add(first);
             false
         } else {
-            first + head.count <= self.next && self.claim.continued(first).is_some()
+            is_behind && self.claim.continued(first).is_some()
         };
-        is_new && !self.is_copy(first, arrived.payload, blocks)
+        let known = |sequence| self.recent.packet_of(sequence);
+        let is_known = known(first).is_some();
+        match is_sign {
+            false => Restart::No,
+            true if is_known && self.differing(first, arrived.payload, blocks, known) == 0 => {
+                Restart::No
+            }
+            true if is_known || sent_at > newest => Restart::Certain,
+            true if self.queue.rerun.takes(first) => Restart::Perhaps,
+            true => Restart::No,
+        }
+    }
+
+    /// Holds a packet of a count that perhaps began anew.
+    pub(super) fn hold_rerun(
+        &mut self,
+        arrived: Arrived<'_>,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        let held = self.held(arrived, head.first, head.first + head.count);
+        self.queue.rerun.push(held);
+        self.settle(false, out);
+    }
+
+    /// Starts to count anew if the packets that wait show so by now.
+    pub(super) fn settle_rerun(&mut self, out: &mut impl Listen<P>) {
+        let session = self.holding.session();
+        let first = self.queue.rerun.packets.first();
+        let is_due = first.is_some_and(|it| self.now >= it.arrived_at.after(session));
+        if is_due || self.queue.rerun.in_a_row >= INSISTING {
+            self.confirm_rerun(out);
+        }
+    }
+
+    /// Starts to count anew at the packets that wait for that, if any do.
+    pub(super) fn confirm_rerun(&mut self, out: &mut impl Listen<P>) {
+        let packets = std::mem::take(&mut self.queue.rerun).packets;
+        if let Some(oldest) = packets.first()
+            && let Ok((head, _)) = self.protocol.read(&oldest.bytes)
+        {
+            self.leave_run(oldest.line, &head, out);
+        }
+        for held in packets {
+            self.take_held(held, out);
+        }
+    }
+
+    /// Takes the packets that wait for old ones, because the stream went on where it was.
+    pub(super) fn void_rerun(&mut self, out: &mut impl Listen<P>) {
+        for held in std::mem::take(&mut self.queue.rerun).packets {
+            if let Ok((mut head, blocks)) = self.protocol.read(&held.bytes) {
+                head.count = held.end - held.first;
+                self.heard(held.line, &head, out);
+                report_fault(blocks.clone(), out);
+                self.compare(held.first, &held.bytes, blocks, out);
+                self.old(held.line, held.first, held.end, out);
+            }
+            self.queue.recycle(held.bytes);
+        }
+    }
+
+    /// Ends the run for one that begins with a packet of this line, unless a candidate's session does so.
+    pub(super) fn leave_run(
+        &mut self,
+        line: usize,
+        head: &PacketHead<P::Note>,
+        out: &mut impl Listen<P>,
+    ) {
+        self.refute(line, false);
+        self.settle(true, out);
+        if self.session == Some(head.session) {
+            self.restart(head, out);
+        }
     }
 
     /// Returns whether a packet comes too late to be of the run that was resumed. The slower lines
@@ -83,12 +186,5 @@ impl<P: Protocol> Arbiter<P> {
         }
         let since = *self.behind_since.get_or_insert(self.now);
         self.now > since.after(self.holding.stragglers()) && !planted(ArbiterBug::ResumeSwallows)
-    }
-
-    /// Returns whether old messages of a packet are those which were delivered, as far as these are
-    /// remembered.
-    fn is_copy(&self, first: u64, packet: &[u8], blocks: P::Blocks<'_>) -> bool {
-        let known = |sequence| self.recent.packet_of(sequence);
-        known(first).is_some() && self.differing(first, packet, blocks, known) == 0
     }
 }

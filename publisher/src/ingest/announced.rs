@@ -1,12 +1,14 @@
 //! The symbols that inputs announce and that are known before the run.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use tickcast_feeds::instruments::Instruments;
 use tickcast_feeds::source::{Incident, Packet, Sink};
 use tickcast_feeds::venues::Settings;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::SourcePosition;
+use tickcast_transport::host::files::is_pipe;
 
 use super::{Packets, open_file};
 
@@ -24,10 +26,12 @@ pub struct KnownSymbols {
     pub symbols: BTreeSet<String>,
     /// Whether the inputs announce no other symbols.
     pub is_complete: bool,
+    /// Files that were not read, because reading a pipe waits for its writer and takes its bytes.
+    pub pipes: Vec<PathBuf>,
 }
 
 impl KnownSymbols {
-    /// Collects the symbols of all inputs.
+    /// Collects the symbols of all inputs, except those that read pipes.
     ///
     /// # Errors
     /// Returns [`PublisherError::Capture`] or [`PublisherError::Recording`] if a file can't be
@@ -36,6 +40,7 @@ impl KnownSymbols {
         let mut known = Self {
             symbols: BTreeSet::new(),
             is_complete: true,
+            pipes: Vec::new(),
         };
         for input in inputs {
             known.is_complete &= known.add(input)?;
@@ -43,13 +48,20 @@ impl KnownSymbols {
         Ok(known)
     }
 
-    /// Returns the number of symbols that each pattern of the channels matches, one line each.
+    /// Returns the number of symbols that each pattern of the channels matches, one line each, and a line
+    /// for each file that was not read.
     #[must_use]
     pub fn matches(&self, channels: &[ChannelConfig]) -> String {
         let (mut text, mut doubtful) = (String::new(), String::new());
         let count = self.symbols.len();
+        for pipe in &self.pipes {
+            text += &format!(
+                "symbols: {} is a pipe, which is not examined\n",
+                pipe.display()
+            );
+        }
         text += &match (self.symbols.is_empty(), self.is_complete) {
-            (true, _) => return "symbols: no input announces any before it runs\n".to_owned(),
+            (true, _) => return text + "symbols: no input announces any before it runs\n",
             (_, true) => format!("symbols: the inputs announce {count}\n"),
             (_, false) => format!("symbols: {count} are known before the inputs run\n"),
         };
@@ -87,6 +99,12 @@ impl KnownSymbols {
             InputConfig::Capture(input) => input,
             _ => return Ok(false),
         };
+        let pipes = input.files.iter().filter(|file| is_pipe(file)).cloned();
+        let read = self.pipes.len();
+        self.pipes.extend(pipes);
+        if self.pipes.len() > read {
+            return Ok(false);
+        }
         let settings = Settings {
             instruments: Instruments::new(1, Instruments::DEFAULT_LIMIT),
             ..Settings::default()

@@ -23,10 +23,11 @@ use std::sync::atomic::AtomicBool;
 use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{BacklogHint, ControlServer};
+use tickcast_transport::host::files::is_pipe;
 
 use crate::admin::latency_log;
 use crate::admin::summary::{EndError, PublisherSummary};
-use crate::config::{Config, InputConfig, ThreadMode};
+use crate::config::{CaptureConfig, Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
 use crate::plan::routing::{Router, SymbolRules};
@@ -408,6 +409,12 @@ pub(crate) fn open_inputs(
 ) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
     let (mut sources, mut inputs) = (Vec::new(), Vec::new());
     for (index, input_config) in config.inputs.iter().enumerate() {
+        if let InputConfig::Capture(CaptureConfig { source, files, .. }) = input_config {
+            for pipe in files.iter().filter(|file| is_pipe(file)) {
+                let pipe = pipe.display();
+                tracing::info!(source = source.0, %pipe, "waiting for the pipe's writer");
+            }
+        }
         let Some(input) = Input::open(input_config, index, &config.interface)? else {
             sources.push(Arc::new(SourceShared::new(input_config.source(), 0)));
             continue;

@@ -1,5 +1,6 @@
 //! Configs: errors name path, value and remedy, all examples are valid, and the schema has every key.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -8,6 +9,7 @@ use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_publisher::Config;
 use tickcast_publisher::internal::{Plan, preflight};
 use tickcast_reliability::ring::Geometry;
+use tickcast_test_support::{Running, program};
 use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::verbs::IS_BUILT;
 
@@ -652,6 +654,52 @@ fn rings_that_fit_only_alone_are_refused_with_sizes() {
     let needed = 12 * Geometry::new(1024, slots).unwrap().bytes();
     assert!(said.contains(&format!("rings of {needed} bytes")), "{said}");
     assert!(said.contains(" bytes of memory are available"), "{said}");
+}
+
+/// The bytes in a pipe are for the publisher that runs. A check would wait for a writer, or take them.
+#[test]
+fn check_names_a_pipe_and_leaves_its_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("day.pcap");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut config = good();
+    config["inputs"] = json!([
+        { "source": 1, "kind": "capture", "file": pipe, "format": "auto" },
+        { "source": 2, "kind": "simulator", "messages": 10 },
+    ]);
+    let path = dir.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let check = || {
+        let arguments = ["--config", path.to_str().unwrap(), "--check"];
+        let binary = env!("CARGO_BIN_EXE_tickcast-publisher");
+        let checked = Running::start(&mut program(binary, &arguments)).output();
+        let said = String::from_utf8(checked.stdout).unwrap();
+        assert_eq!(checked.status.code(), Some(0), "{said}");
+        let named = format!(
+            "symbols: {} is a pipe, which is not examined\n",
+            pipe.display()
+        );
+        assert!(said.contains(&named), "{said}");
+        assert!(said.contains("are known before the inputs run"), "{said}");
+    };
+    check();
+    // An end for both directions opens without another process.
+    let mut both = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&pipe)
+        .unwrap();
+    both.write_all(&small_capture()).unwrap();
+    check();
+    let mut left = vec![0; small_capture().len()];
+    both.read_exact(&mut left).unwrap();
+    assert_eq!(left, small_capture());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tickcast_feeds::recording::{
 use tickcast_feeds::venues::{Format, Settings};
 
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::support::files::name_pipe;
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::table::{table, thousands};
 
@@ -50,6 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         time: args.time,
     };
     let settings = Settings::default();
+    args.files.iter().for_each(|file| name_pipe(file));
     let inspection = Inspection::of(&args.files, &selection, args.format, &settings);
     let inspection = inspection.map_err(|error| match error {
         RecordingError::Capture(source) => ToolError::Capture(source),

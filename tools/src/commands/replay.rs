@@ -125,7 +125,6 @@ struct Summary {
 /// Returns [`ToolError`] if the file can't be read, the address can't be used, or nothing
 /// listens there.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
-    let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let selection = Selection {
         only: args.only.clone(),
@@ -133,6 +132,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         time: args.time,
     };
     let mut packets = Merged::open(&args.files, &selection)?;
+    // From here on, signals end the replay in order. Before, they end the wait for the writer of a pipe.
+    let stop = Stop::on_signals()?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
     let size = packets
         .progress()

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tickcast_log::PlainLines;
 use tickcast_transport::host::atomic_file;
-use tickcast_transport::host::files::{FileError, create_directory, open_input, read_at_most};
+use tickcast_transport::host::files::{
+    FileError, create_directory, is_pipe, open_input, read_at_most,
+};
 
 use crate::exit::ToolError;
 
@@ -19,6 +22,17 @@ const JSON_LEN_MAX: u64 = 64 << 20;
 /// Returns [`ToolError::Read`] or [`ToolError::File`] if the file can't be opened, or is no regular one.
 pub fn open_regular(path: &Path) -> Result<File, ToolError> {
     open_input(path).map_err(|error| not_read(path, error))
+}
+
+/// Says on standard error that a file is a pipe: opening it waits until a program writes into it.
+pub fn name_pipe(path: &Path) {
+    if is_pipe(path) {
+        let path = path.display();
+        eprintln!(
+            "waiting for the writer of the pipe {}",
+            PlainLines(&path.to_string())
+        );
+    }
 }
 
 /// Reads a file that holds one value. Errors name its kind as `what`.

@@ -10,6 +10,7 @@ use tickcast_feeds::recording::{FeedDestination, Selection};
 use tickcast_reliability::types::Nanos;
 
 use crate::exit::ToolError;
+use crate::support::files::name_pipe;
 
 /// One payload and its time.
 #[derive(Clone, Copy, Debug)]
@@ -276,6 +277,7 @@ impl Source {
     }
 
     fn open(path: &Path, time: PacketTime, first_session: u64) -> Result<Self, ToolError> {
+        name_pipe(path);
         Ok(match RecordedFile::open(path)? {
             RecordedFile::Capture(mut capture) => {
                 capture.set_time(time);

@@ -1,9 +1,10 @@
 //! An inspection reports each line of a feed, and its exit code is the verdict.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
-use crate::common::{data, run, text};
+use crate::common::{Running, data, run, signal, text, tickcast, wait_for};
 use serde_json::{Value, json};
 
 #[test]
@@ -93,6 +94,35 @@ fn empty_file_is_a_finding_and_no_usage_error() {
         assert!(
             said.contains("is empty") && said.lines().count() == 1,
             "{said}"
+        );
+    }
+}
+
+/// Nobody ever writes into the pipe: the command names what it waits for, and a signal ends it.
+#[test]
+fn wait_for_the_writer_of_a_pipe_is_told_and_ends_by_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("day.pcap");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    for command in [
+        &["inspect", pipe][..],
+        &["replay", pipe, "--to", "127.0.0.1:9", "--quiet"],
+    ] {
+        let said = folder.path().join("said");
+        let errors = File::create(&said).unwrap();
+        let mut waiting = Running::start(tickcast(command).stderr(errors));
+        let expected = format!("waiting for the writer of the pipe {pipe}\n");
+        wait_for("the line that names the pipe", || {
+            (std::fs::read_to_string(&said).unwrap() == expected).then_some(())
+        });
+        signal(waiting.child().id(), "INT");
+        let ended = waiting.output().status;
+        assert_eq!(
+            (ended.code(), ended.signal()),
+            (None, Some(2)),
+            "{command:?}"
         );
     }
 }

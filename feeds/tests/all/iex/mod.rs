@@ -416,6 +416,31 @@ fn sent(segment: Seg, at: u64) -> Vec<u8> {
 }
 
 #[test]
+fn copy_of_the_first_heartbeat_restarts_no_count() {
+    let begin = [
+        (0, 0, sent(Seg::deep(1, 9), 0)),
+        (0, 5_000, sent(Seg::deep(10, 1), 5_000)),
+        (0, 5_001, sent(Seg::deep(1, 0), 0)),
+    ];
+    for then in [
+        (0, 6_000, sent(Seg::deep(11, 0), 6_000)),
+        (0, 6_000, sent(Seg::deep(11, 1), 6_000)),
+        (1, 7_499, sent(Seg::deep(11, 1), 7_499)),
+    ] {
+        let after = (0, 20_000, sent(Seg::deep(11, 2), 20_000));
+        let recorded = run_lines(&[&begin[..], &[then, after]].concat()).1;
+        assert!(!recorded.incidents.contains(&reset(1, 1)));
+        let expected: Vec<_> = (1..=12).map(|sequence| (0, sequence)).collect();
+        assert_eq!(recorded.positions(), expected);
+    }
+    // Nothing goes on at the old position: the venue restarted, and its clock was set.
+    let restarted = (0, 7_502, sent(Seg::deep(1, 2), 2_500));
+    let recorded = run_lines(&[&begin[..], &[restarted]].concat()).1;
+    assert!(recorded.incidents.contains(&reset(1, 1)));
+    assert_eq!(recorded.positions()[10..], [(1, 1), (1, 2)]);
+}
+
+#[test]
 fn messages_left_behind_by_session_change_are_late() {
     let run_with = |at: u64| {
         run_lines(&[

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::error::{FileError, failed};
@@ -21,6 +21,13 @@ pub fn open_input(path: &Path) -> Result<File, FileError> {
     let found = found.map_err(|error| failed("inspect", path, error))?;
     check_kind(path, found.file_type())?;
     Ok(file)
+}
+
+/// Returns whether the path is a pipe, also through links. Opening one waits for its writer, and what is read
+/// from it is gone.
+#[must_use]
+pub fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|it| it.file_type().is_fifo())
 }
 
 /// Reads a file of at most `max` bytes.
@@ -65,6 +72,7 @@ mod tests {
         );
         let pipe = folder.path().join("pipe");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(is_pipe(&pipe) && !is_pipe(&link) && !is_pipe(&folder.path().join("none")));
         for (path, kind) in [(&*pipe, "a pipe"), (Path::new("/dev/zero"), "a device")] {
             let error = open_input(path).unwrap_err().to_string();
             assert!(error.contains(kind), "{error}");

@@ -19,7 +19,7 @@ mod temporary_name;
 pub use directory::{create_directory, open_directory, open_trusted_directory};
 pub use entry::{Access, DirectoryEntry, NewFile, Readers};
 pub use error::FileError;
-pub use input::{open_input, read_at_most};
+pub use input::{is_pipe, open_input, read_at_most};
 pub use limit::check_limit;
 pub use output::OutputTarget;
 pub use socket::ListeningSocket;
