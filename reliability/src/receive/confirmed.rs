@@ -528,7 +528,7 @@ mod tests {
         of.suspend(late);
         of.note_settled(Sequence(101));
         of.note_arrival(Nanos(late.after(CONFIRM_WAIT).0 - 1), || {
-            (Sequence(101), RECORD)
+            ((Sequence(101), RECORD), false)
         });
         assert_eq!(of.fast_until(), Sequence::NONE, "it may be from before");
         of.note_arrival(late.after(CONFIRM_WAIT), || {
