@@ -180,8 +180,8 @@ impl Confirmed {
     }
 
     /// Notes that a datagram comes now. The first one that can't have come before the
-    /// outage ends what is believed without a confirmation. `place`: where delivery is, and whether it fills a
-    /// mirror.
+    /// outage ends what is believed without a confirmation. `place`: where delivery is, and whether it fills
+    /// a mirror.
     #[inline]
     pub(crate) fn note_arrival(&mut self, now: Nanos, place: impl FnOnce() -> (Place, bool)) {
         self.note_time(now);

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use processes::{Watched, published_at};
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::report::Report;
+use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::args::seconds;
 use tickcast_tools::support::faults::FaultArgs;
 use tickcast_tools::support::files::{Folder, check_writable, read_json, write_json};
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         write_json(path, &verdict)?;
     }
     if let Some(path) = &args.report {
-        let mut report = Report::default();
+        let mut report = ReportPage::default();
         for subscriber in &subscribers {
             let log = folder.path().join(subscriber.file("hlog"));
             report.add_log(subscriber.process.name.clone(), &log)?;

@@ -22,7 +22,7 @@ use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::report::Report as Page;
+use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::files::check_writable;
 use tickcast_tools::support::output::{Output, unknown_to_null};
 use tickcast_tools::support::plain::{Plain, listed};
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
     let (mut any_gap, mut any_inside) = (args.gap.is_none(), at.is_none());
-    let (mut gaps, mut page) = (BTreeSet::new(), Page::default());
+    let (mut gaps, mut page) = (BTreeSet::new(), ReportPage::default());
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, unexplained, verdict) = replayed(recording, explanation, args.replay);
         // A single gap is reported without the totals.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::report::Report;
+use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::files::check_writable;
 
 /// The logs and the page.
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 /// Returns [`ToolError`] if a log can't be read or has no interval, or the page can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     check_writable(&args.out)?;
-    let mut report = Report::default();
+    let mut report = ReportPage::default();
     for path in &args.logs {
         report.add_log(path.display().to_string(), path)?;
     }

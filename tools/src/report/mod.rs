@@ -17,7 +17,7 @@ use series::{Comparison, Log};
 
 /// A report before it is written: the latency of interval logs, and accounts of losses.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ReportPage {
     names: Vec<String>,
     logs: Vec<Log>,
     clocks: Vec<Option<ClockOffset>>,
@@ -31,7 +31,7 @@ pub(crate) struct Account {
     pub(crate) lines: Vec<String>,
 }
 
-impl Report {
+impl ReportPage {
     /// Adds an interval log under this name. Logs beyond the eighth are left out.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::verdict::Verdict;
 use super::{side, stranger};
 use crate::leftovers;
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::report::Report;
+use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::files::{Folder, check_writable, write_json};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::processes::this_program;
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
 
 /// Writes the page: the interval logs in `folder`, and the verdict.
 fn write_report(path: &Path, folder: &Path, verdict: &Verdict) -> Result<(), ToolError> {
-    let mut report = Report::default();
+    let mut report = ReportPage::default();
     for name in verdict.subscribers.keys() {
         report.add_log(name.clone(), &folder.join(format!("{name}.hlog")))?;
     }
