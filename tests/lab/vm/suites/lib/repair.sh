@@ -1,6 +1,7 @@
 # Common parts of the repair suites: a publisher of simulated records, two listeners, and the checks. The
 # publisher is at $interface and, over TCP, at $control; the listeners are at ${at[@]}. Their summaries
 # are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
+. /lab/suites/lib/metrics.sh
 export RUST_LOG=info
 failed=0
 # The publisher's audit file.
@@ -32,17 +33,12 @@ JSON
     pids=($!)
 }
 
-# metric NAME [LABEL]: prints the publisher's present counter, by a label such as reason="window".
-metric() {
-    exec 3<>/dev/tcp/$control/7480 || return
-    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    grep "^tickcast_publisher_$1[{ ]" <&3 | grep -F -- "${2:-}" | sed -n '1s/.* //p'
-    exec 3>&-
-}
+# metric NAME [LABEL]: prints the publisher's present counter.
+metric() { scraped $control 7480 "tickcast_publisher_$1" "${2:-}"; }
+counted() { at_least "$2" metric "$1" "${3:-}"; }
 
 # flowing N: waits until N more messages were published, in datagrams of at most six on average. A slow
 # machine packs more into one datagram, and losses are of datagrams.
-counted() { [ "$(metric "$1" "${3:-}" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() {
     local messages=$(metric published_messages_total) datagrams=$(metric built_datagrams_total 'kind="stream"')
     until_so counted published_messages_total $((messages + $1))

@@ -1,5 +1,6 @@
 # Common parts of the suites of the whole system: a publisher, listeners, and the checks.
 # A suite that sources it ends at the first failed check, and prints the logs.
+. /lab/suites/lib/metrics.sh
 export PATH=/lab/bin:$PATH TICKCAST_NO_PROGRESS=1
 set -u
 work=/tmp/system
@@ -40,10 +41,12 @@ verbs() {
 }
 udp() { echo "{ \"transport\": \"udp\", \"lines\": [{ \"group\": \"239.9.2.1:7500\", \"interface\": \"$address\" }] }"; }
 
-# publish NAME PORT RECORDS SUBSCRIBERS FAN_OUTS: starts a publisher; its process id is in $publisher.
+# publish NAME PORT RECORDS SUBSCRIBERS FAN_OUTS: starts a publisher; its process id is in $publisher, and
+# its admin port in $admin.
 publish() {
+    admin=$(($2 + 1000))
     cat >$work/$1.json <<END
-{ "name": "$1", "control": "${control:-$address}:$2", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 300000,
+{ "name": "$1", "control": "${control:-$address}:$2", "admin": "${control:-$address}:$admin", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 300000,
   ${more:-}
   "channels": [{ "id": 1, "name": "all", "slot_len": ${slot_len:-1024}, "slots": 16384, "peak_datagrams_per_s": 4000, "fan_out": [$5] }],
   "inputs": [$(input "$3" "$4")] }
@@ -60,15 +63,16 @@ END
     fail "the publisher $1 did not start"
 }
 
-# flowing N: waits until a device here has sent N more packets.
-sent() { cat /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts | awk '{ sum += $1 } END { print sum }'; }
+# flowing N: waits until the publisher that started last has built N more datagrams of records. Heartbeats
+# don't count: a slow machine sends hundreds of them before all subscribers have joined.
+built() { scraped "${control:-$address}" $admin tickcast_publisher_built_datagrams_total 'kind="stream"'; }
 flowing() {
-    local until=$(($(sent) + $1))
+    local until=$(($(built) + $1))
     for _ in $(seq 12000); do
-        [ "$(sent)" -lt $until ] || return 0
+        ! at_least $until built || return 0
         sleep 0.05
     done
-    fail "no more than $(sent) packets were sent"
+    fail "no more than $(built) datagrams were built"
 }
 
 # logged NAME TEXT: waits until a log contains the text.
