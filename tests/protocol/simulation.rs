@@ -175,6 +175,10 @@ const MENU: [(&str, &[&str]); 52] = [
     ("impostor-loss", &["forged", "rollbacks", "drop", "reset"]),
     ("impostor-keys", &["forged", "drop", "reset"]),
     ("impostor-deadline", &["forged", "drop", "reset"]),
+    (
+        "promotion-keys",
+        &["forged", "handed_over", "promoted", "drop"],
+    ),
 ];
 
 /// Seeds that once failed. Each stands for a defect that was fixed.

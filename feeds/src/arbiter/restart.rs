@@ -73,46 +73,70 @@ impl<P: Protocol> Arbiter<P> {
         if self.is_resuming && self.is_after_stragglers(head) {
             return Restart::Certain;
         }
-        let (first, sent_at, newest) = (head.first, head.sent_at, self.newest_sent_at);
-        let is_stamped_before = sent_at < newest && !trails(sent_at, newest);
-        let (is_behind, has_begun) = (
-            first + head.count <= self.next,
-            !self.queue.rerun.is_empty(),
-        );
-        if sent_at > 0 && head.count == 0 {
-            if first != 1 || trails(sent_at, newest) || (is_stamped_before && has_begun) {
-                return Restart::No;
-            }
-            // The venue's clock was set, or it is a copy.
-            return match is_stamped_before {
-                true => Restart::Perhaps,
-                false => Restart::Certain,
+        let is_stamped = head.sent_at > 0;
+        if is_stamped && head.count == 0 {
+            return self.heartbeat_restarts(head);
+        }
+        let is_sign = match is_stamped {
+            true => self.is_stamped_anew(head),
+            false => self.is_claimed(arrived.line, head),
+        };
+        if !is_sign {
+            return Restart::No;
+        }
+        let known = |sequence| self.recent.packet_of(sequence);
+        if known(head.first).is_some() {
+            return match self.differing(head.first, arrived.payload, blocks, known) {
+                0 => Restart::No,
+                _ => Restart::Certain,
             };
         }
-        let is_sign = if sent_at > 0 {
-            // After a resumption, the packet may be one of the slower line.
-            let is_later = newest > 0 && sent_at > newest.saturating_add(RESEND_NS);
-            is_later || (is_stamped_before && has_begun && is_behind)
-        } else if !self.lines[arrived.line].is_beyond(first) || head.kind == PacketKind::End {
-            // A slower line's packet lies behind the others, and not behind its own messages.
-            false
-        } else if head.count == 0 {
-            self.claim.add(first);
-            false
-        } else {
-            is_behind && self.claim.continued(first).is_some()
-        };
-        let known = |sequence| self.recent.packet_of(sequence);
-        let is_known = known(first).is_some();
-        match is_sign {
+        match head.sent_at > self.newest_sent_at {
+            true => Restart::Certain,
+            false if self.queue.rerun.takes(head.first) => Restart::Perhaps,
             false => Restart::No,
-            true if is_known && self.differing(first, arrived.payload, blocks, known) == 0 => {
-                Restart::No
-            }
-            true if is_known || sent_at > newest => Restart::Certain,
-            true if self.queue.rerun.takes(first) => Restart::Perhaps,
-            true => Restart::No,
         }
+    }
+
+    /// Returns whether a stamped heartbeat shows a restart: it precedes the first message of a new count.
+    fn heartbeat_restarts(&self, head: &PacketHead<P::Note>) -> Restart {
+        let is_early = head.sent_at < self.newest_sent_at;
+        if head.first != 1 || trails(head.sent_at, self.newest_sent_at) {
+            return Restart::No;
+        }
+        match (is_early, self.queue.rerun.is_empty()) {
+            (false, _) => Restart::Certain,
+            // The venue's clock was set, or it is a copy.
+            (true, true) => Restart::Perhaps,
+            (true, false) => Restart::No,
+        }
+    }
+
+    /// Returns whether the stamp of a packet of messages says that it is of a new count.
+    fn is_stamped_anew(&self, head: &PacketHead<P::Note>) -> bool {
+        let (sent_at, newest) = (head.sent_at, self.newest_sent_at);
+        // After a resumption, the packet may be one of the slower line.
+        let is_later = newest > 0 && sent_at > newest.saturating_add(RESEND_NS);
+        let is_earlier = sent_at < newest && !trails(sent_at, newest);
+        is_later || (is_earlier && !self.queue.rerun.is_empty() && self.is_behind(head))
+    }
+
+    /// Returns whether heartbeats without stamps claimed a restart that this packet of messages continues.
+    fn is_claimed(&mut self, line: usize, head: &PacketHead<P::Note>) -> bool {
+        // A slower line's packet lies behind the others, and not behind its own messages.
+        if !self.lines[line].is_beyond(head.first) || head.kind == PacketKind::End {
+            return false;
+        }
+        if head.count == 0 {
+            self.claim.add(head.first);
+            return false;
+        }
+        self.is_behind(head) && self.claim.continued(head.first).is_some()
+    }
+
+    /// Returns whether all messages of a packet lie before the next one.
+    const fn is_behind(&self, head: &PacketHead<P::Note>) -> bool {
+        head.first + head.count <= self.next
     }
 
     /// Holds a packet of a count that perhaps began anew.
@@ -181,7 +205,7 @@ impl<P: Protocol> Arbiter<P> {
     /// Returns whether a packet comes too late to be of the run that was resumed. The slower lines
     /// bring the rest of what was delivered soon after its first packet.
     fn is_after_stragglers(&mut self, head: &PacketHead<P::Note>) -> bool {
-        if head.first + head.count > self.next || head.kind == PacketKind::End {
+        if !self.is_behind(head) || head.kind == PacketKind::End {
             return false;
         }
         let since = *self.behind_since.get_or_insert(self.now);

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::delivery::{Loss, LossCause};
 use crate::types::{Counter, ReceiverCounters, RecordNumber, Sequence, SequenceRange};
 
-/// The number of confirmed losses whose size can still be corrected.
-const CONFIRMED_MAX: usize = 1024;
+/// The number of losses that are kept although they cannot become void: their size can still be corrected.
+const KEPT: usize = 1024;
 
 /// A loss that was reported, of which the records follow from the datagrams beside it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ impl Revocable {
             drop_front(&mut self.contents, |(it, _)| *it < oldest);
             self.contents.push_back((sequences.first, records));
         } else {
-            drop_front(&mut self.losses, |it| it.sequences.last < oldest);
+            self.drop_losses(|it| it.sequences.last < oldest);
             self.losses.push_back(Reported {
                 sequences,
                 first_record,
@@ -272,13 +272,17 @@ impl Revocable {
 
     /// Everything up to `last` is confirmed, so that its losses stand. Their sizes may still be corrected.
     pub(crate) fn confirm_losses(&mut self, last: Sequence) {
-        let is_confirmed = |it: &Reported| it.sequences.last <= last;
-        while self.losses.len() > CONFIRMED_MAX && self.losses.front().is_some_and(is_confirmed) {
-            self.losses.pop_front();
-        }
+        self.drop_losses(|it| it.sequences.last <= last);
         drop_front(&mut self.contents, |(it, _)| *it <= last);
         self.confirmed = self.confirmed.max(last);
         self.base = None;
+    }
+
+    /// Drops the oldest losses beyond [`KEPT`], as far as they cannot become void.
+    fn drop_losses(&mut self, is_over: impl Fn(&Reported) -> bool) {
+        while self.losses.len() > KEPT && self.losses.front().is_some_and(&is_over) {
+            self.losses.pop_front();
+        }
     }
 
     /// Nothing can be confirmed from now on. `delivered`: records delivered beyond `last`, the last

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::memory::{Growth, Memory};
+use tickcast_publisher::internal::http::{EndpointAddress, ask};
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::positive;
 use tickcast_tools::support::files::{Folder, check_writable, read_json, write_json};
@@ -259,33 +260,18 @@ fn await_file<T>(
     }
 }
 
-/// Returns a connection that has requested a page.
-fn request(at: SocketAddr, page: &str) -> Result<TcpStream, ToolError> {
-    let asked = TcpStream::connect(at).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        write!(
-            stream,
-            "GET {page} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n"
-        )?;
-        Ok(stream)
-    });
-    asked.map_err(|source| ToolError::Host {
-        what: "request a page",
-        source,
-    })
-}
-
 /// Scrapes the metrics once.
 fn scrape(at: SocketAddr) -> Result<(), ToolError> {
-    let mut text = String::new();
-    let whole = request(at, "/metrics")?.read_to_string(&mut text);
-    whole.map_err(|source| ToolError::Host {
-        what: "read the metrics",
+    let answer = ask(&EndpointAddress::Port(at), None, "/metrics", None, PATIENCE);
+    let (status, text) = answer.map_err(|source| ToolError::Host {
+        what: "scrape the metrics",
         source,
     })?;
-    match text.contains("tickcast_build_info") {
+    match status == 200 && text.contains("tickcast_build_info") {
         true => Ok(()),
-        false => Err(ToolError::Usage(format!("no metrics at {at}: {text:.200}"))),
+        false => Err(ToolError::Usage(format!(
+            "no metrics at {at}: {status} {text:.200}"
+        ))),
     }
 }
 
@@ -297,13 +283,16 @@ struct Page {
 
 impl Page {
     fn open(admin: SocketAddr) -> Result<Self, ToolError> {
-        let stream = request(admin, "/events")?;
-        let set = stream.set_nonblocking(true);
-        set.map_err(|source| ToolError::Host {
+        let stream = TcpStream::connect(admin).and_then(|mut stream| {
+            write!(stream, "GET /events HTTP/1.1\r\nHost: {admin}\r\n\r\n")?;
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        });
+        let opened = stream.map(|stream| Self { stream, bytes: 0 });
+        opened.map_err(|source| ToolError::Host {
             what: "open the page",
             source,
-        })?;
-        Ok(Self { stream, bytes: 0 })
+        })
     }
 
     /// Reads what has arrived.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tickcast_journal::Journaled;
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::session::SubscriberCore;
-use tickcast_reliability::types::{Nanos, Sequence};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
 
 use crate::faults::forged::forged_datagram;
@@ -22,6 +22,8 @@ pub(crate) struct Impostor {
     sent: BTreeSet<(u64, u32)>,
     /// The last forged sequence and the record after it, from which a walk goes on.
     walked: (Sequence, u64),
+    /// Number of attacks so far.
+    attacks: usize,
 }
 
 impl Impostor {
@@ -33,9 +35,12 @@ impl Impostor {
 }
 
 impl World {
-    /// Multicasts the forged datagrams of an attack to all subscribers.
+    /// Multicasts the forged datagrams of an attack to all subscribers, in the name of each publisher so far by
+    /// turns.
     pub(crate) fn attack(&mut self, attack: Attack) {
-        let feed = &self.publishers[self.endpoint].feeds[0];
+        let publisher = &self.publishers[self.impostor.attacks % self.publishers.len()];
+        self.impostor.attacks += 1;
+        let (feed, epoch) = (&publisher.feeds[0], publisher.epoch);
         if feed.finished {
             return;
         }
@@ -51,7 +56,7 @@ impl World {
         };
         let mut at = (first, record);
         for _ in 0..attack.count {
-            at = self.forge_one(attack.kind, at);
+            at = self.forge_one(attack.kind, epoch, at);
         }
         if attack.from == ForgedFrom::Walk {
             self.impostor.walked = (at.0.previous(), at.1);
@@ -59,8 +64,12 @@ impl World {
     }
 
     /// Multicasts one forged datagram. Returns the sequence and the record that follow.
-    fn forge_one(&mut self, kind: Kind, (sequence, record): (Sequence, u64)) -> (Sequence, u64) {
-        let epoch = self.publishers[self.endpoint].epoch;
+    fn forge_one(
+        &mut self,
+        kind: Kind,
+        epoch: Epoch,
+        (sequence, record): (Sequence, u64),
+    ) -> (Sequence, u64) {
         let sent_at = Nanos(self.now.0);
         // Some record numbers do not follow, and would put every later one in the past.
         let number = match sequence.0 % 5 {

@@ -89,7 +89,7 @@ impl Plan {
     }
 
     /// Adds attacks of one kind, one after the other.
-    fn campaign(&mut self, rng: &mut ChaCha8Rng) {
+    pub(super) fn campaign(&mut self, rng: &mut ChaCha8Rng) {
         let slots = self.ring_slots;
         let kind = pick(rng, &KINDS);
         let (from, count, every, rounds) = match rng.random_range(0..5) {

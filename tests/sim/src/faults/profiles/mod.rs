@@ -18,7 +18,7 @@ use crate::faults::plan::{ms, pick, subscriber};
 use crate::faults::weather::{Weather, Whom};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 53] = [
+pub const PROFILES: [&str; 54] = [
     "calm",
     "iid",
     "burst",
@@ -72,6 +72,7 @@ pub const PROFILES: [&str; 53] = [
     "impostor-loss",
     "impostor-keys",
     "impostor-deadline",
+    "promotion-keys",
 ];
 
 /// Chaos draws from this many first profiles, because adding a later one would change the meaning of
@@ -110,7 +111,9 @@ fn settles_within(profile: &str) -> Nanos {
         "one-receiver" => 75,
         "lapped-mid-copy" | "forger" | "near-2-32" | "near-2-64" => 200,
         "promotion" => 250,
-        "impostor" | "impostor-loss" | "impostor-keys" | "impostor-deadline" => 2_250,
+        "impostor" | "impostor-loss" | "impostor-keys" | "impostor-deadline" | "promotion-keys" => {
+            2_250
+        }
         "fencing" | "outage" | "swizzle" | "two-publishers" | "common" | "partition-two-way"
         | "stall" | "resets" | "zombie" => 550,
         "join-storm" | "truncate" | "membership" | "duplicate" | "long-runs" => 750,

@@ -12,15 +12,18 @@ use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::Whom;
 
 impl Plan {
-    /// Adds the faults of the `promotion` profile and returns `true`; returns `false` for any other.
+    /// Adds promotions and returns `true`, if the profile is one of this module. With keys, an impostor forges
+    /// datagrams of every publisher so far, and no check makes allowance for it.
     pub(super) fn add_promotion(
         &mut self,
         profile: &'static str,
         share: f64,
         rng: &mut ChaCha8Rng,
     ) -> bool {
-        if profile != "promotion" {
-            return false;
+        match profile {
+            "promotion" => {}
+            "promotion-keys" => self.datagrams_per_key = Some(pick(rng, &[64, 512, 1 << 22])),
+            _ => return false,
         }
         self.weather(Whom::Each, |w| w.drop = share);
         self.faults_until = self.faults_until.after(ms(60));
@@ -45,6 +48,9 @@ impl Plan {
         for _ in 0..rng.random_range(0..=2) {
             let (at, whom) = (self.some_time(rng), self.whom(rng));
             self.at(at, Incident::Reset(whom));
+        }
+        if self.datagrams_per_key.is_some() {
+            (0..rng.random_range(1..=3)).for_each(|_| self.campaign(rng));
         }
         true
     }
