@@ -96,7 +96,7 @@ const LOOKED_AT: [(&str, u64); 12] = [
 ];
 
 /// Faults that must have happened in the runs of each profile.
-const MENU: [(&str, &[&str]); 52] = [
+const MENU: [(&str, &[&str]); 53] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
     ("one-receiver", &["drop", "stall", "reset"]),

@@ -498,6 +498,27 @@ mod tests {
     }
 
     #[test]
+    fn last_losses_are_void_however_long_their_run_is() {
+        let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
+        for first in 1..=40 {
+            c.lost_records.increment();
+            let loss = Loss {
+                sequences: SequenceRange::one(Sequence(first)),
+                records: Some(1),
+                cause: LossCause::Window,
+            };
+            let numbers = (Some(RecordNumber(first)), Some(RecordNumber(first + 1)));
+            // The ring holds four.
+            of.note_loss(&loss, numbers, Sequence(first).minus(4));
+        }
+        let place = (Sequence(10), RecordNumber(11));
+        let (first, corrected) = of.void_last_losses(Sequence(40), place, &c);
+        assert_eq!((first, corrected.len()), (Some(RecordNumber(11)), 30));
+        assert!(corrected.iter().all(|it| it.records == 0));
+        assert_eq!((c.lost_records.get(), c.fenced_records.get()), (40, 30));
+    }
+
+    #[test]
     fn adjacent_losses_keep_their_sum_when_corrected() {
         let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
         let sum = |of: &Revocable| of.lost_beyond(Sequence(0));
@@ -557,10 +578,10 @@ mod tests {
     #[test]
     fn confirmed_losses_are_kept_for_corrections_within_bounds() {
         let (mut of, c) = (Revocable::default(), ReceiverCounters::default());
-        for n in 1..=2 * CONFIRMED_MAX as u64 {
+        for n in 1..=2 * KEPT as u64 {
             note(&mut of, (2 * n, 2 * n), 1, &c);
         }
         of.confirm_losses(Sequence(u64::MAX));
-        assert_eq!(of.losses.len(), CONFIRMED_MAX);
+        assert_eq!(of.losses.len(), KEPT);
     }
 }
