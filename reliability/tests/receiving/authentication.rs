@@ -12,6 +12,7 @@ use tickcast_reliability::wire::authentication::{
 };
 use tickcast_reliability::wire::{Datagram, Header, crc_of, datagram_flags};
 
+use crate::epochs::mirroring;
 use crate::world::*;
 
 const PER_KEY: u64 = 8;
@@ -235,6 +236,19 @@ fn welcome_without_key_is_refused_before_delivery() {
 
 fn keys_of(welcome: &mut Welcome) -> &mut Vec<NumberedKey> {
     &mut welcome.channels[0].authentication.as_mut().unwrap().keys
+}
+
+#[test]
+fn authenticated_mirror_follows_multicast_in_an_outage() {
+    let mut publisher = authenticated(5, 1);
+    let mut alone = mirroring(&publisher);
+    alone.link_down(LinkDownReason::Closed);
+    for _ in 0..3 {
+        alone.later(1_000_000);
+        alone.hear(A, &publish(&mut publisher, 1));
+    }
+    assert_eq!(alone.receiver.mirror().unwrap().mirrored().last.0, 3);
+    assert_eq!(alone.counters().sequence_jump_dropped.get(), 0);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::session::{
     ChannelWanted, Path, SubscriberCore, SubscriberInput, SubscriberSettings,
 };
-use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
 
 use crate::checks::delivery::Stream;
@@ -59,6 +59,8 @@ pub struct Following {
     /// Whether an impostor was proven, or a twin is about and a datagram was dropped because its record
     /// number does not follow. From then on requests follow from wrong datagrams and are not checked.
     pub disturbed: bool,
+    /// The newest datagram of each line.
+    pub newest: [(Epoch, Sequence); 2],
     /// Alarms emitted during the current input.
     pub alarms: Vec<Alarm>,
     /// Whether the kernel is a member of the channel's group, by line.
@@ -69,6 +71,15 @@ pub struct Following {
     pub gaps_of_joining: u64,
     /// Every record as (epoch, number, time), for runs that are compared with another.
     pub log: Vec<(u64, u64, Nanos)>,
+}
+
+impl Following {
+    /// Notes a datagram that this line brings to a core that remembers so many sequences.
+    pub fn hears_line(&mut self, line: usize, (epoch, at): (Epoch, Sequence), remembered: u64) {
+        let (of, newest) = self.newest[line];
+        self.stream.outran_memory |= of == epoch && newest.since(at) > remembered;
+        self.newest[line] = self.newest[line].max((epoch, at));
+    }
 }
 
 /// A subscriber in virtual time.
@@ -128,6 +139,7 @@ impl Subscriber {
                     loss_reason: LossReasonCheck::new(config, plan.ring_slots),
                     first_nack: FirstNackCheck::new(config, plan.lines, reads_of(plan)),
                     disturbed: false,
+                    newest: [(Epoch::NONE, Sequence::NONE); 2],
                     alarms: Vec::new(),
                     member: [false; 2],
                     page_beat: 0,

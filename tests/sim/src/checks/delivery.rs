@@ -30,6 +30,9 @@ pub struct Stream {
     lost_from: Option<Sequence>,
     /// Whether records are void without another publisher of the epoch: another epoch must continue it.
     is_void: bool,
+    /// Whether a line brought a datagram after one that is younger by more than a core remembers. Then the core
+    /// cannot tell it from one that an impostor has replaced.
+    pub outran_memory: bool,
     /// The repeated records that the next `EpochContinued` must report, where that is known.
     repeats: Option<u64>,
     /// Sequence behind which the stream was continued, not yet passed on to other checks.
@@ -86,6 +89,7 @@ impl Stream {
             reported: Reported::default(),
             lost_from: None,
             is_void: false,
+            outran_memory: false,
             repeats: None,
             cut: None,
             next: Sequence::NONE,
@@ -597,9 +601,10 @@ impl Stream {
         self.cut = Some(cut);
     }
 
-    /// Returns to the place behind `after`: another publisher has the epoch, or another epoch continues it.
+    /// Returns to the place behind `after`: another publisher has the epoch, or seems to, or another epoch
+    /// continues it.
     fn rolled_back(&mut self, truth: &Truth, after: Sequence) -> Checked {
-        self.is_void = truth.of(self.channel, self.epoch).len() < 2;
+        self.is_void = truth.of(self.channel, self.epoch).len() < 2 && !self.outran_memory;
         if self.is_void {
             let void = truth.record_at(self.channel, self.followed, after.next());
             self.reported.void(void);

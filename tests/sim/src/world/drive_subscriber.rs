@@ -156,7 +156,8 @@ impl World {
             let (settled, heard) = receiver.progress();
             of.stream.follows(truth, receiver.epoch(), heard);
             let c = receiver.counters();
-            let accuses = c.impostors.get() > 0 || c.fencing_violations.get() > 0;
+            let is_proven = c.impostors.get() > 0 && !of.stream.outran_memory;
+            let accuses = is_proven || c.fencing_violations.get() > 0;
             if accuses && !has_twin {
                 let (proofs, contents) = (c.impostors.get(), c.fencing_violations.get());
                 return Err(format!(
@@ -280,6 +281,7 @@ impl World {
         if datagram.verdict() != CrcVerdict::Good {
             return None;
         }
+        let remembered = 2 * self.plan.ring_slots.next_power_of_two();
         let subscriber = &mut self.subscribers[number];
         let receiver = subscriber.core.receiver(header.channel)?;
         if line.is_some() {
@@ -323,6 +325,9 @@ impl World {
         }
         if header.kind == Kind::Heartbeat {
             return None;
+        }
+        if let Some(line) = line.filter(|_| header.relay & relay_flags::RETRANSMITTED == 0) {
+            of.hears_line(line.into(), (header.epoch, sequence), remembered);
         }
         let (crc, decides) = (datagram.crc(), line.is_none());
         let given = Given {
