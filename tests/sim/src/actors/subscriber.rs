@@ -295,7 +295,8 @@ impl Subscriber {
                 continue;
             }
             let found = |sequence| of.loss_reason.found(sequence);
-            of.asked.nack(path, (class, &ranges), next, found, now)?;
+            let may_be_lost = |sequence| of.loss_reason.may_be_lost(sequence, now);
+            (of.asked).nack(path, (class, &ranges), next, (found, may_be_lost), now)?;
             ranges.iter().for_each(|range| of.first_nack.asks(*range));
         }
         Ok(())

@@ -265,7 +265,7 @@ impl LossReasonCheck {
                 continue;
             };
             let mut rest = rest.iter().take(LOOKED_AT_MAX);
-            if let Some(without) = rest.find(|s| *s > range.first && !self.is_lost(*s, now)) {
+            if let Some(without) = rest.find(|s| *s > range.first && !self.may_be_lost(*s, now)) {
                 let known = self.known(without);
                 return Err(format!("{loss}, {without} without a reason; {known}"));
             }
@@ -273,7 +273,9 @@ impl LossReasonCheck {
         Ok(())
     }
 
-    fn is_lost(&self, sequence: Sequence, now: Nanos) -> bool {
+    /// Returns whether this sequence may be lost at this time, for any cause.
+    #[must_use]
+    pub fn may_be_lost(&self, sequence: Sequence, now: Nanos) -> bool {
         self.left == Some(self.epoch)
             || LossCause::ALL
                 .iter()

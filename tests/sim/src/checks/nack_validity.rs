@@ -215,8 +215,8 @@ impl NackCheck {
         })
     }
 
-    /// Checks a NACK that was sent. `next` is the next sequence to deliver, and `found` returns
-    /// when a sequence was found missing.
+    /// Checks a NACK that was sent. `next` is the next sequence to deliver. `found` returns when a sequence was
+    /// found missing, and `may_be_lost` whether it may be lost by now.
     ///
     /// # Errors
     /// A sequence that must not be requested, a request at a wrong time, or too many requests.
@@ -225,7 +225,10 @@ impl NackCheck {
         path: Path,
         (class, ranges): (NackClass, &[SequenceRange]),
         next: Sequence,
-        found: impl Fn(Sequence) -> Option<Nanos>,
+        (found, may_be_lost): (
+            impl Fn(Sequence) -> Option<Nanos>,
+            impl Fn(Sequence) -> bool,
+        ),
         now: Nanos,
     ) -> Result<(), String> {
         self.asked.0 += 1;
@@ -279,12 +282,16 @@ impl NackCheck {
                 }
             }
         }
-        let replays = (self.attempts.iter())
-            .filter(|(s, (class, ..))| *class == NackClass::Replay && !self.taken.contains_key(s));
-        let (replays, most) = (replays.count(), self.config.replay_in_flight);
-        if class == NackClass::Replay && replays > most as usize {
+        let replays: Vec<_> = (self.attempts.iter())
+            .filter(|(s, (class, ..))| *class == NackClass::Replay && !self.taken.contains_key(s))
+            .map(|(s, _)| *s)
+            .collect();
+        // A loss is reported in its turn. Until then, nobody waits for an answer.
+        let awaited = || replays.iter().filter(|it| !may_be_lost(Sequence(**it)));
+        let most = self.config.replay_in_flight as usize;
+        if class == NackClass::Replay && replays.len() > most && awaited().count() > most {
             return Err(format!(
-                "{replays} sequences of replay are asked for at a time"
+                "{replays:?} of replay are asked for at a time, and {next} is due"
             ));
         }
         Ok(())
@@ -492,7 +499,13 @@ mod tests {
         // Each NACK is sent when it is due, if all request the same sequences: after a millisecond
         // that doubles.
         let now = Nanos::from_us(1_000).times((1 << asked.asked.0) - 1);
-        asked.nack(Path::Repair, (class, &[range]), NEXT, |_| None, now)
+        asked.nack(
+            Path::Repair,
+            (class, &[range]),
+            NEXT,
+            (|_| None, |_| false),
+            now,
+        )
     }
 
     #[test]
@@ -535,7 +548,7 @@ mod tests {
         let class = NackClass::Repair;
         let ask = |path, of: &mut NackCheck| {
             let now = Nanos::from_us(1_000).times(of.asked.0);
-            of.nack(path, (class, &[range]), NEXT, |_| None, now)
+            of.nack(path, (class, &[range]), NEXT, (|_| None, |_| false), now)
         };
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));
         assert_eq!(ask(Path::Repair, &mut of), Ok(()));
