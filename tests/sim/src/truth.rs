@@ -159,13 +159,43 @@ impl Truth {
         self.links.get(&(channel, epoch)).copied()
     }
 
-    /// Returns the link at which `from` was continued on the path to `to`, or `None` when `to` does not
-    /// descend from `from`.
+    /// Returns the link from `to` to `from`, if it may be behind `last`: where the link is, or earlier where a
+    /// later epoch continues `to` before its beginning.
+    #[must_use]
+    pub fn link_behind(
+        &self,
+        channel: ChannelId,
+        (from, to): (Epoch, Epoch),
+        last: Sequence,
+    ) -> Option<Continuation> {
+        let link = self.link(channel, to).filter(|link| link.from == from)?;
+        let later = || {
+            let links = self.links.iter().filter(|((of, _), _)| *of == channel);
+            let mut ends = links.filter(|(_, it)| (it.from, it.last) == (to, last));
+            let (_, end) = ends.find(|(_, it)| it.last < link.last)?;
+            Some(Continuation { from, ..*end })
+        };
+        match link.last == last {
+            true => Some(link),
+            false => later(),
+        }
+    }
+
+    /// Returns the place at which `from` ends on the path to `to`, or `None` when `to` does not descend from
+    /// `from`. A mirror that had not reached the beginning of an epoch ends the one before earlier.
     #[must_use]
     pub fn descent(&self, channel: ChannelId, from: Epoch, to: Epoch) -> Option<Continuation> {
         let first = self.link(channel, to);
-        let mut links = std::iter::successors(first, |link| self.link(channel, link.from));
-        links.find(|link| link.from == from)
+        let links = std::iter::successors(first, |link| self.link(channel, link.from));
+        let mut ends = links.scan(first, |later, link| {
+            let end = (*later).filter(|later| later.last < link.last);
+            *later = Some(end.map_or(link, |end| Continuation {
+                from: link.from,
+                ..end
+            }));
+            *later
+        });
+        ends.find(|link| link.from == from)
     }
 
     /// Returns the epoch in which this sequence of the stream of `epoch` was sealed.

@@ -543,8 +543,7 @@ impl Stream {
         last: Sequence,
         repeated: u64,
     ) -> Checked {
-        let link = truth.link(self.channel, to);
-        let link = link.filter(|link| (link.from, link.last) == (from, last));
+        let link = truth.link_behind(self.channel, (from, to), last);
         let Some(link) = link.filter(|_| from == self.epoch) else {
             let here = self.epoch;
             return Err(format!("{from} continued by {to} behind {last}, in {here}"));
