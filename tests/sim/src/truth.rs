@@ -159,8 +159,8 @@ impl Truth {
         self.links.get(&(channel, epoch)).copied()
     }
 
-    /// Returns the link from `to` to `from`, if it may be behind `last`: where the link is, or earlier where a
-    /// later epoch continues `to` before its beginning.
+    /// Returns the link from `to` to `from`, if it may be behind `last`: where the link is, or earlier
+    /// where a later epoch continues `to` before its beginning.
     #[must_use]
     pub fn link_behind(
         &self,

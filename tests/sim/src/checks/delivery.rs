@@ -30,8 +30,8 @@ pub struct Stream {
     lost_from: Option<Sequence>,
     /// Whether records are void without another publisher of the epoch: another epoch must continue it.
     is_void: bool,
-    /// Whether a line brought a datagram after one that is younger by more than a core remembers. Then the core
-    /// cannot tell it from one that an impostor has replaced.
+    /// Whether a line brought a datagram after one that is younger by more than a core remembers. Then
+    /// the core cannot tell it from one that an impostor has replaced.
     pub outran_memory: bool,
     /// The repeated records that the next `EpochContinued` must report, where that is known.
     repeats: Option<u64>,

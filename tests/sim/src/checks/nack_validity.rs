@@ -215,8 +215,8 @@ impl NackCheck {
         })
     }
 
-    /// Checks a NACK that was sent. `next` is the next sequence to deliver. `found` returns when a sequence was
-    /// found missing, and `may_be_lost` whether it may be lost by now.
+    /// Checks a NACK that was sent. `next` is the next sequence to deliver. `found` returns when a
+    /// sequence was found missing, and `may_be_lost` whether it may be lost by now.
     ///
     /// # Errors
     /// A sequence that must not be requested, a request at a wrong time, or too many requests.
@@ -291,7 +291,8 @@ impl NackCheck {
         let most = self.config.replay_in_flight as usize;
         if class == NackClass::Replay && replays.len() > most && awaited().count() > most {
             return Err(format!(
-                "{replays:?} of replay are asked for at a time, and {next} is due"
+                "{} sequences of replay are asked for at a time: {replays:?}",
+                replays.len()
             ));
         }
         Ok(())

@@ -35,8 +35,8 @@ impl Impostor {
 }
 
 impl World {
-    /// Multicasts the forged datagrams of an attack to all subscribers, in the name of each publisher so far by
-    /// turns.
+    /// Multicasts the forged datagrams of an attack to all subscribers, in the name of each publisher so
+    /// far by turns.
     pub(crate) fn attack(&mut self, attack: Attack) {
         let publisher = &self.publishers[self.impostor.attacks % self.publishers.len()];
         self.impostor.attacks += 1;

@@ -12,8 +12,8 @@ use crate::faults::plan::{Plan, ms, pick, us};
 use crate::faults::weather::Whom;
 
 impl Plan {
-    /// Adds promotions and returns `true`, if the profile is one of this module. With keys, an impostor forges
-    /// datagrams of every publisher so far, and no check makes allowance for it.
+    /// Adds promotions and returns `true`, if the profile is one of this module. With keys, an impostor
+    /// forges datagrams of every publisher so far, and no check makes allowance for it.
     pub(super) fn add_promotion(
         &mut self,
         profile: &'static str,
