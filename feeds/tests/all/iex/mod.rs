@@ -433,11 +433,35 @@ fn copy_of_the_first_heartbeat_restarts_no_count() {
         let expected: Vec<_> = (1..=12).map(|sequence| (0, sequence)).collect();
         assert_eq!(recorded.positions(), expected);
     }
+    // Further copies are no further signs.
+    let copies = [2, 3, 4].map(|n| (0, 5_000 + n, begin[2].2.clone()));
+    let goes_on = (0, 6_000, sent(Seg::deep(11, 2), 6_000));
+    let recorded = run_lines(&[&begin[..], &copies, &[goes_on]].concat()).1;
+    assert!(!recorded.incidents.contains(&reset(1, 1)));
+    assert_eq!(recorded.positions()[10..], [(0, 11), (0, 12)]);
     // Nothing goes on at the old position: the venue restarted, and its clock was set.
     let restarted = (0, 7_502, sent(Seg::deep(1, 2), 2_500));
     let recorded = run_lines(&[&begin[..], &[restarted]].concat()).1;
     assert!(recorded.incidents.contains(&reset(1, 1)));
     assert_eq!(recorded.positions()[10..], [(1, 1), (1, 2)]);
+}
+
+#[test]
+fn other_messages_behind_an_old_heartbeat_restart_the_count() {
+    let other = Seg {
+        messages: vec![level(b'8', 1, b"ZVZZT   ", 200, 10_0000); 2],
+        ..Seg::deep(1, 0)
+    };
+    let recorded = run_lines(&[
+        (0, 0, sent(Seg::deep(1, 9), 0)),
+        (0, 5_000, sent(Seg::deep(10, 1), 5_000)),
+        (0, 5_001, sent(Seg::deep(1, 0), 0)),
+        (0, 5_002, sent(other, 1)),
+        (0, 5_003, sent(Seg::deep(3, 1), 2)),
+    ])
+    .1;
+    assert!(recorded.incidents.contains(&reset(1, 1)));
+    assert_eq!(recorded.positions()[10..], [(1, 1), (1, 2), (1, 3)]);
 }
 
 #[test]
