@@ -181,7 +181,17 @@ fn dashboard_and_alert_queries_find_their_series() {
                 .get("/api/v1/rules")
                 .is_some_and(|it| are_known(&it))
         };
-        scrapes.len() == 4 && scrapes.iter().all(|it| *it >= before + SCRAPES) && rules()
+        // A subscriber reports once a second, of intervals with samples.
+        let is_reported = ["latency_supported", "clock_difference_seconds"]
+            .iter()
+            .all(|name| {
+                let reported = format!("max_over_time(tickcast_publisher_subscriber_{name}[1h])");
+                !prometheus.query(&reported).is_empty()
+            });
+        scrapes.len() == 4
+            && scrapes.iter().all(|it| *it >= before + SCRAPES)
+            && is_reported
+            && rules()
     });
     let (dashboard, rules) = (dashboard(), rules(&prometheus));
     assert!(dashboard.len() >= 30 && rules.len() >= 15, "{rules:#?}");
