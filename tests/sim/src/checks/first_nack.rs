@@ -428,7 +428,8 @@ impl FirstNackCheck {
         let (Some(wait), Some(since)) = (self.patience(), self.connected_since) else {
             return Nanos::MAX;
         };
-        if !self.is_claimed(sequence) || self.said_at > found {
+        // A PROGRESS of the same time may say as much: the core can have found the gap earlier.
+        if !self.is_claimed(sequence) || self.said_at >= found {
             return Nanos::MAX;
         }
         let half = found.after(Nanos(wait.0 / 2));
