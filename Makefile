@@ -140,8 +140,8 @@ chaos: setup ## kill, cut off and starve processes in namespaces: nothing is los
 	$(BIN)/lab chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 HOURS ?= 10
-SPEED ?= 60
-soak: setup ## ten hours of scrapes, top, page and interval logs in minutes: memory stays flat; make soak HOURS=10 SPEED=60
+SPEED ?= 50
+soak: setup ## ten hours of scrapes, top, page and interval logs in minutes: memory stays flat; make soak HOURS=10 SPEED=50
 	$(BUILD_SERVICE)
 	$(BUILD_LAB)
 	$(BIN)/lab soak --hours $(HOURS) --speed $(SPEED)

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "10", value_parser = positive)]
     hours: f64,
     /// Times as fast as a clock. Logs and `top` follow at most ten times as fast.
-    #[arg(long, value_name = "N", default_value = "60", value_parser = positive)]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = positive)]
     speed: f64,
     /// Venue messages a second.
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
