@@ -151,14 +151,8 @@ impl Watched {
 
         let mut command = Command::new(beside.join("tickcast"));
         command.args(["listen", "--quiet", "--format", "count", "--every", "60"]);
-        command.args([
-            "--channel",
-            "equities",
-            "--metrics",
-            "127.0.0.1:0",
-            "--drop",
-            "0.01",
-        ]);
+        // Nothing is dropped on purpose: a list of injected faults is what would grow.
+        command.args(["--channel", "equities", "--metrics", "127.0.0.1:0"]);
         command.arg("--connect").arg(ready.control.to_string());
         command.arg("--hlog").arg(file("listen.hlog"));
         command.args(["--hlog-interval-s", &interval_s.to_string()]);
