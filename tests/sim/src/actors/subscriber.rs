@@ -74,10 +74,10 @@ pub struct Following {
 }
 
 impl Following {
-    /// Notes a datagram that this line brings to a core that remembers so many sequences.
-    pub fn hears_line(&mut self, line: usize, (epoch, at): (Epoch, Sequence), remembered: u64) {
+    /// Notes a datagram that this line brings, and whether it is older than the core remembers.
+    pub fn hears_line(&mut self, line: usize, (epoch, at): (Epoch, Sequence)) {
         let (of, newest) = self.newest[line];
-        self.stream.outran_memory |= of == epoch && newest.since(at) > remembered;
+        self.stream.outran_memory |= of == epoch && newest.since(at) > self.asked.memory();
         self.newest[line] = self.newest[line].max((epoch, at));
     }
 }

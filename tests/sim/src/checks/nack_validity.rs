@@ -106,8 +106,9 @@ impl NackCheck {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
-    /// Number of delivered contents that a core remembers: those of two rings.
-    fn memory(&self) -> u64 {
+    /// Returns the number of delivered contents that a core remembers: those of two rings or windows.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
         2 * self.slots.next_power_of_two().max(self.span())
     }
 
@@ -287,9 +288,9 @@ impl NackCheck {
             .map(|(s, _)| *s)
             .collect();
         // A loss is reported in its turn. Until then, nobody waits for an answer.
-        let awaited = || replays.iter().filter(|it| !may_be_lost(Sequence(**it)));
+        let awaited = replays.iter().filter(|it| !may_be_lost(Sequence(**it)));
         let most = self.config.replay_in_flight as usize;
-        if class == NackClass::Replay && replays.len() > most && awaited().count() > most {
+        if class == NackClass::Replay && awaited.count() > most {
             return Err(format!(
                 "{} sequences of replay are asked for at a time: {replays:?}",
                 replays.len()

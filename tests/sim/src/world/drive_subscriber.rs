@@ -281,7 +281,6 @@ impl World {
         if datagram.verdict() != CrcVerdict::Good {
             return None;
         }
-        let remembered = 2 * self.plan.ring_slots.next_power_of_two();
         let subscriber = &mut self.subscribers[number];
         let receiver = subscriber.core.receiver(header.channel)?;
         if line.is_some() {
@@ -327,7 +326,7 @@ impl World {
             return None;
         }
         if let Some(line) = line.filter(|_| header.relay & relay_flags::RETRANSMITTED == 0) {
-            of.hears_line(line.into(), (header.epoch, sequence), remembered);
+            of.hears_line(line.into(), (header.epoch, sequence));
         }
         let (crc, decides) = (datagram.crc(), line.is_none());
         let given = Given {
