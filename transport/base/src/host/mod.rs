@@ -13,5 +13,6 @@ pub mod memory_limit;
 pub mod nic_rings;
 pub mod periodic_thread;
 pub mod pin;
+pub mod private_memory;
 pub mod sched;
 mod tsc;
