@@ -641,6 +641,10 @@ impl RepairService {
             return;
         }
         self.stats_at = now.after(Nanos::from_ms(10));
+        for fan_out in self.multicast.iter_mut().flatten() {
+            // Advances a transport that sends nothing for long, as one whose device is gone.
+            fan_out.completed();
+        }
         let following = self.shared.subscribers().following();
         self.shared.joined.store(following, Relaxed);
         for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {

@@ -1,6 +1,7 @@
 /* Loaded before a program (LD_PRELOAD), it ends memberships as a subnet manager's events do: each time that
  * the file /tmp/memberships-lost is made anew, each id with a group reports MULTICAST_ERROR once. While the
- * file /tmp/joins-fail exists, joins fail. Soft-RoCE has no subnet manager. */
+ * file /tmp/joins-fail exists, joins fail. Soft-RoCE has no subnet manager. While /tmp/device-removed exists, the
+ * ids report DEVICE_REMOVAL instead, because Soft-RoCE's device does not go before its last user has ended. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,7 +82,10 @@ int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event *
         if (!id || id->channel != channel || members[at].told == now)
             continue;
         members[at].told = now;
-        members[at].event = (struct rdma_cm_event){.id = id, .event = RDMA_CM_EVENT_MULTICAST_ERROR};
+        members[at].event = (struct rdma_cm_event){
+            .id = id,
+            .event = access("/tmp/device-removed", F_OK) ? RDMA_CM_EVENT_MULTICAST_ERROR : RDMA_CM_EVENT_DEVICE_REMOVAL,
+        };
         *event = &members[at].event;
         return 0;
     }

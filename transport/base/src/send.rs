@@ -69,7 +69,7 @@ pub trait FanOut: Send {
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError>;
 
     /// Drops and unpins everything posted and not yet sent. Afterwards [`completed`](Self::completed) returns
-    /// `None` and a post may begin anywhere.
+    /// `None` and a post may begin anywhere. A device may still send what it reads meanwhile.
     fn reset(&mut self);
 
     /// Returns the length of the longest datagram that can be sent, in bytes.

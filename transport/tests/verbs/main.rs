@@ -13,5 +13,6 @@ mod ports;
 mod probe;
 mod read;
 mod stream;
+mod stuck;
 mod torn;
 mod window;

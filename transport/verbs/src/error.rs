@@ -227,6 +227,19 @@ pub(crate) fn done(what: &'static str, errno: i32) -> Result<(), VerbsError> {
 }
 
 #[cfg(feature = "rdma")]
+impl VerbsError {
+    /// Returns the operating system's error number, if a call failed with one.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { source, .. } | Self::NoDevice { source, .. } | Self::NoRdma { source } => {
+                source.raw_os_error()
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(feature = "rdma")]
 /// Converts an error number to the error that names the remedy.
 pub(crate) fn failed(what: &'static str, errno: i32) -> VerbsError {
     let source = io::Error::from_raw_os_error(errno);

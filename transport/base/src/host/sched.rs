@@ -75,6 +75,30 @@ pub fn set_short_slice() -> Result<(), SchedError> {
     }
 }
 
+/// Lets the calling thread run on the cores of the process's first thread, by the ordinary scheduler. A
+/// helper thread inherits both from the thread that starts it. Without this, it would take turns with a
+/// pinned thread that never sleeps, or never run beside one under a real-time policy.
+///
+/// # Errors
+/// [`SchedError::Refused`] if the operating system refuses. The thread then runs as its starter does.
+pub fn leave_pinned_core() -> Result<(), SchedError> {
+    let refused = || SchedError::Refused(io::Error::last_os_error());
+    let ordinary = libc::sched_param { sched_priority: 0 };
+    // SAFETY: zero is a set without cores. The kernel writes and reads at most the length that is passed, all
+    // of the set, and reads the parameter. Exercised by `tests::helper_leaves_core_of_its_starter`.
+    unsafe {
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        let (first, len) = (libc::getpid(), size_of_val(&cores));
+        if libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) != 0
+            || libc::sched_getaffinity(first, len, &raw mut cores) != 0
+            || libc::sched_setaffinity(0, len, &raw const cores) != 0
+        {
+            return Err(refused());
+        }
+    }
+    Ok(())
+}
+
 /// Returns the calling thread's scheduling attributes.
 fn attributes() -> Result<Attributes, SchedError> {
     let mut found = Attributes {
@@ -93,6 +117,31 @@ fn attributes() -> Result<Attributes, SchedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn helper_leaves_core_of_its_starter() {
+        let cores = || core_affinity::get_core_ids().unwrap().len();
+        let of_first = std::fs::read_to_string("/proc/self/status").unwrap();
+        let allowed = of_first
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed:"));
+        let starter = std::thread::spawn(move || {
+            let first = core_affinity::get_core_ids().unwrap()[0];
+            assert!(core_affinity::set_for_current(first));
+            assert_eq!(cores(), 1);
+            let helper = std::thread::spawn(move || {
+                assert_eq!(cores(), 1, "inherited");
+                leave_pinned_core().unwrap();
+                std::fs::read_to_string("/proc/thread-self/status").unwrap()
+            });
+            helper.join().unwrap()
+        });
+        let helper = starter.join().unwrap();
+        let of_helper = helper
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed:"));
+        assert_eq!(of_helper, allowed, "the first thread of this process");
+    }
 
     #[test]
     fn short_slice_applies_to_calling_thread_only() {

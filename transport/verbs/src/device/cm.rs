@@ -59,6 +59,17 @@ pub(crate) struct CmEvent {
     request: Option<NonNull<sys::rdma_cm_id>>,
 }
 
+impl CmEvent {
+    /// Returns whether the device or its address is gone.
+    pub(crate) const fn is_of_device(&self) -> bool {
+        matches!(
+            self.kind,
+            sys::rdma_cm_event_type::RDMA_CM_EVENT_ADDR_CHANGE
+                | sys::rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL
+        )
+    }
+}
+
 /// An id of the connection manager with its channel. Its queue pair, if any, is destroyed with it.
 #[derive(Debug)]
 pub(crate) struct CmId {

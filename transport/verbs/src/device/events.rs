@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use crate::device::sys;
+use crate::device::{leave_pinned_core, sys};
 use crate::error::VerbsError;
 
 /// Interval between reads of the counters, in milliseconds.
@@ -174,6 +174,7 @@ struct Watched {
 
 impl Watched {
     fn run(&self) {
+        leave_pinned_core();
         let mut echoes = 0;
         loop {
             let of = |fd| libc::pollfd {

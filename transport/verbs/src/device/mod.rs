@@ -23,6 +23,7 @@ use crate::device::cm::{CmId, PortSpace};
 use crate::device::events::{PortCounters, Watch};
 use crate::device::limits::WindowLimits;
 use crate::error::{VerbsError, failed, failed_to_pin};
+use tickcast_transport_base::host::sched;
 
 /// The device's counter of datagrams that arrived without a posted buffer. mlx5 has it, rxe does not.
 const DROPPED: &str = "out_of_buffer";
@@ -344,6 +345,15 @@ impl Drop for Device {
         if result != 0 {
             tracing::error!(device = self.name, errno = result, "ibv_dealloc_pd failed");
         }
+    }
+}
+
+/// Moves a helper thread away from the core of the thread that started it.
+pub(crate) fn leave_pinned_core() {
+    if let Err(error) = sched::leave_pinned_core() {
+        tracing::warn!(
+            "a helper thread of a line may delay the thread that polls or publishes: {error}"
+        );
     }
 }
 

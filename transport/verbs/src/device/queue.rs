@@ -176,9 +176,6 @@ pub(crate) struct DatagramQueue {
     qp: QueuePair,
     id: CmId,
     q_key: u32,
-    port: u8,
-    /// Index of the port's partition that the manager chose on creation.
-    pkey_index: u16,
     inline_bytes: usize,
     /// The group that was requested. A device keeps a queue pair for as long as it is in a group.
     group: Option<Ipv4Addr>,
@@ -225,7 +222,7 @@ impl DatagramQueue {
             attributes.send_cq = send.as_ptr();
             attributes.recv_cq = receive.as_ptr();
             attributes.qp_type = sys::ibv_qp_type::IBV_QPT_UD;
-            // One more than the depth, for the marker that `take_back` waits for.
+            // One more than the depth, for the marker that ends a flush.
             attributes.cap.max_send_wr = depths.send + 1;
             attributes.cap.max_recv_wr = depths.receive;
             attributes.cap.max_send_sge = 1;
@@ -254,12 +251,9 @@ impl DatagramQueue {
             },
             id,
             q_key,
-            port: device.port(),
-            pkey_index: 0,
             inline_bytes: inline_bytes as usize,
             group: None,
         };
-        queue.pkey_index = queue.query_pkey_index()?;
         let mut attributes = no_attributes();
         attributes.qkey = q_key;
         queue.modify(
@@ -361,44 +355,6 @@ impl DatagramQueue {
         )
     }
 
-    /// Makes a flushed queue usable again. Its memberships stay.
-    pub(crate) fn restart(&mut self) -> Result<(), VerbsError> {
-        type Mask = sys::ibv_qp_attr_mask;
-        let mut attributes = no_attributes();
-        attributes.qkey = self.q_key;
-        attributes.port_num = self.port;
-        attributes.pkey_index = self.pkey_index;
-        let steps = [
-            (sys::ibv_qp_state::IBV_QPS_RESET, 0),
-            (
-                sys::ibv_qp_state::IBV_QPS_INIT,
-                Mask::IBV_QP_PKEY_INDEX.0 | Mask::IBV_QP_PORT.0 | Mask::IBV_QP_QKEY.0,
-            ),
-            (sys::ibv_qp_state::IBV_QPS_RTR, 0),
-            (sys::ibv_qp_state::IBV_QPS_RTS, Mask::IBV_QP_SQ_PSN.0),
-        ];
-        for (state, mask) in steps {
-            attributes.qp_state = state;
-            let mask = sys::ibv_qp_attr_mask(Mask::IBV_QP_STATE.0 | mask);
-            self.modify("restart", &mut attributes, mask)?;
-        }
-        Ok(())
-    }
-
-    fn query_pkey_index(&mut self) -> Result<u16, VerbsError> {
-        let mut attributes = no_attributes();
-        // SAFETY: pair and attributes live; zero is a value of every field of the second ones, that
-        // are only written.
-        // Exercised by `verbs::datagrams::verbs_fan_out_restarts_after_reset_of_full_queue`.
-        let result = unsafe {
-            let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
-            let mask = sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0 as i32;
-            let (attributes, initial) = (&raw mut attributes, &raw mut initial);
-            sys::ibv_query_qp(self.qp.qp.as_ptr(), attributes, mask, initial)
-        };
-        done("ibv_query_qp", result).map(|()| attributes.pkey_index)
-    }
-
     fn modify(
         &mut self,
         what: &'static str,
@@ -431,6 +387,9 @@ pub(crate) struct AddressHandle {
 
 // SAFETY: as for `Completions`.
 unsafe impl Send for AddressHandle {}
+// SAFETY: nothing in it changes after it was made, and its device may be called from any thread. Exercised by
+// `verbs::datagrams::removed_interface_address_restarts_its_line`, whose lines share it with a helper thread.
+unsafe impl Sync for AddressHandle {}
 
 impl AddressHandle {
     /// Creates a handle from the manager's `route`. The priority is set here for every packet, because the
@@ -467,7 +426,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: no posted work names it: its owner destroys the queue pair before.
+        // SAFETY: no posted work names it: its owners destroy their queue pairs before.
         // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
     }

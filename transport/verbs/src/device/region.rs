@@ -27,6 +27,9 @@ pub(crate) struct Region {
 // SAFETY: a registration may be used and given up from any thread; its memory is `Send + Sync`.
 // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
 unsafe impl Send for Region {}
+// SAFETY: shared use reads fields that do not change, and writing needs `&mut`. Exercised by
+// `verbs::datagrams::held_device_calls_stop_no_line`, whose queues share the ring's region.
+unsafe impl Sync for Region {}
 
 impl Region {
     /// Registers `memory`, a ring or buffers to send from, for reading by the device.

@@ -48,7 +48,7 @@ publish() {
     cat >$work/$1.json <<END
 { "name": "$1", "control": "${control:-$address}:$2", "admin": "${control:-$address}:$admin", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 300000,
   ${more:-}
-  "channels": [{ "id": 1, "name": "all", "slot_len": ${slot_len:-1024}, "slots": 16384, "peak_datagrams_per_s": 4000, "fan_out": [$5] }],
+  "channels": [{ "id": 1, "name": "all", "slot_len": ${slot_len:-1024}, "slots": ${slots:-16384}, "peak_datagrams_per_s": 4000, "fan_out": [$5] }],
   "inputs": [$(input "$3" "$4")] }
 END
     rm -f $work/$1.ready $work/$1.summary
@@ -63,26 +63,26 @@ END
     fail "the publisher $1 did not start"
 }
 
+# within SECONDS WHAT COMMAND…: waits until the command succeeds.
+within() {
+    local _
+    for _ in $(seq $(($1 * 10))); do
+        "${@:3}" && return
+        sleep 0.1
+    done
+    fail "not within $1 s: $2"
+}
+
 # flowing N: waits until the publisher that started last has built N more datagrams of records. Heartbeats
 # don't count: a slow machine sends hundreds of them before all subscribers have joined.
 built() { scraped "${control:-$address}" $admin tickcast_publisher_built_datagrams_total 'kind="stream"'; }
 flowing() {
     local until=$(($(built) + $1))
-    for _ in $(seq 12000); do
-        ! at_least $until built || return 0
-        sleep 0.05
-    done
-    fail "no more than $(built) datagrams were built"
+    within 600 "$until datagrams are built" at_least $until built
 }
 
 # logged NAME TEXT: waits until a log contains the text.
-logged() {
-    for _ in $(seq 12000); do
-        ! grep -q "$2" $work/$1.log || return 0
-        sleep 0.05
-    done
-    fail "$1 never said: $2"
-}
+logged() { within 600 "$1 says: $2" grep -q "$2" $work/$1.log; }
 
 # subscribe NAME PORT ARGUMENTS…: starts a listener; its process id is in ${subscriber[NAME]}.
 declare -A subscriber

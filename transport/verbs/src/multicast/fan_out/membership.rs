@@ -1,131 +1,151 @@
-//! The memberships of a sending line: the one that it sends by, and the one that is to replace it.
+//! The membership of a sending line: requested, held and renewed by ids of its own.
 //!
-//! A line joins with the id of its queue. A renewal joins with an id of its own, because an id must leave a
-//! group before it joins it again. The old membership is left once the new one is ready.
+//! An id must leave a group before it joins it again. So each request has a new id, and the old membership is
+//! left once the new one is ready. The queues of a line are members of nothing, because a sender needs
+//! only the route to the group.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::renewal::{Action, Renewal};
+use super::renewal::{Action, JOIN_MAX, Renewal};
 use crate::device::cm::{CmEvent, CmId, PortSpace};
-use crate::device::queue::{AddressHandle, DatagramQueue};
 use crate::device::{Device, sys};
-use crate::error::VerbsError;
+use crate::error::{VerbsError, failed};
 
-/// The memberships of one line.
-pub(crate) struct Membership {
+/// The membership of one line.
+pub(super) struct Membership {
     renewal: Renewal,
-    /// The id that holds the membership since it was renewed; before, the queue's id holds it.
+    /// The id that holds the membership, if any.
     holder: Option<CmId>,
     /// The id that has requested the next membership.
     next: Option<CmId>,
-    /// Addresses that sends in flight may use, and the number of the first send that does not.
-    retired: Vec<(AddressHandle, u64)>,
+    group: Ipv4Addr,
+    /// Some ports join only as full members.
+    flags: u32,
 }
 
 impl Membership {
-    /// Creates the state of a line that joins with its queue.
-    pub(crate) fn new(from: Ipv4Addr, group: Ipv4Addr) -> Self {
+    /// Creates the state of a line that has not joined.
+    pub(super) fn new(from: Ipv4Addr, group: Ipv4Addr) -> Self {
         let seed = u64::from(u32::from(group)) << 32 | u64::from(u32::from(from));
         Self {
             renewal: Renewal::new(seed),
             holder: None,
             next: None,
-            retired: Vec::new(),
+            group,
+            flags: sys::JOIN_SEND_ONLY,
         }
     }
 
-    /// Returns the next event of the ids that hold or held the membership.
-    pub(crate) fn event(&mut self, queue: &mut DatagramQueue) -> Option<CmEvent> {
-        let of_holder = self.holder.as_mut().and_then(CmId::event);
-        // Events of a group that the queue has left mean nothing, but those of its device do.
-        of_holder.or_else(|| queue.id_mut().event())
+    /// Joins as a sender only, or as a full member if the port does not support that. Blocks for at most
+    /// 5 s each. Returns the route to the group.
+    ///
+    /// # Errors
+    /// [`VerbsError::Join`] names the reason of the last failure.
+    pub(super) fn join(&mut self, device: &Arc<Device>) -> Result<sys::ibv_ah_attr, VerbsError> {
+        let mut reason = String::new();
+        for flags in [sys::JOIN_SEND_ONLY, sys::JOIN_FULL_MEMBER] {
+            self.flags = flags;
+            let mut id = match self.request(device) {
+                Ok(id) => id,
+                Err(errno) => {
+                    reason = failed("rdma_join_multicast", errno).to_string();
+                    continue;
+                }
+            };
+            match id.wait(JOIN_MAX) {
+                Some(event) => match event.group {
+                    Some(route) if event.status == 0 => {
+                        self.holder = Some(id);
+                        return Ok(route);
+                    }
+                    _ => reason = format!("event {}, status {}", event.kind, event.status),
+                },
+                None => reason = format!("no answer within {} s", JOIN_MAX.as_secs()),
+            }
+        }
+        Err(VerbsError::Join {
+            group: self.group,
+            device: device.name().to_owned(),
+            reason,
+        })
     }
 
-    /// Notes that the membership ended.
-    pub(crate) fn lost(&mut self, now: Instant) {
+    /// Returns the next event of the id that holds the membership.
+    pub(super) fn event(&mut self) -> Option<CmEvent> {
+        self.holder.as_mut().and_then(CmId::event)
+    }
+
+    /// Notes that the membership ended, or that there is none yet.
+    pub(super) fn lost(&mut self, now: Instant) {
         self.renewal.lost(now);
     }
 
     /// Advances the renewal. Returns the route of a new membership once there is one.
     ///
     /// # Errors
-    /// The error number of a request that failed. Another one follows.
-    pub(crate) fn renew(
+    /// The error number of a request that failed. Another one follows, as another kind of member. ENODEV or
+    /// EADDRNOTAVAIL: the device or its address is gone, and no request can succeed.
+    pub(super) fn renew(
         &mut self,
         now: Instant,
         device: &Arc<Device>,
-        group: Ipv4Addr,
-        join_flags: u32,
     ) -> Result<Option<sys::ibv_ah_attr>, i32> {
-        match self.renewal.advance(now, device.is_active()) {
-            Action::Wait => Ok(None),
-            Action::Ask => match request(device, group, join_flags) {
+        let errno = match self.renewal.advance(now, device.is_active()) {
+            Action::Wait => return Ok(None),
+            Action::Ask => match self.request(device) {
                 Ok(id) => {
                     self.next = Some(id);
-                    Ok(None)
+                    return Ok(None);
                 }
-                Err(errno) => Err(self.without_answer(now, errno)),
+                Err(errno) => errno,
+            },
+            Action::Listen => match self.next.as_mut().and_then(CmId::event) {
+                None => return Ok(None),
+                Some(event) => match event.group.filter(|_| event.status == 0) {
+                    Some(route) => return Ok(Some(route)),
+                    None if event.is_of_device() => libc::ENODEV,
+                    None => libc::EIO,
+                },
             },
             Action::Abandon => {
                 self.next = None;
-                Err(libc::ETIMEDOUT)
+                self.change_flags();
+                return Err(libc::ETIMEDOUT);
             }
-            Action::Listen => match self.next.as_mut().and_then(CmId::event) {
-                None => Ok(None),
-                Some(event) => match event.group.filter(|_| event.status == 0) {
-                    Some(route) => Ok(Some(route)),
-                    None => Err(self.without_answer(now, libc::EIO)),
-                },
-            },
-        }
-    }
-
-    fn without_answer(&mut self, now: Instant, errno: i32) -> i32 {
+        };
         self.failed(now);
-        errno
+        self.change_flags();
+        Err(errno)
     }
 
     /// Drops the request, and repeats it later.
-    pub(crate) fn failed(&mut self, now: Instant) {
+    pub(super) fn failed(&mut self, now: Instant) {
         self.next = None;
         self.renewal.failed(now);
     }
 
-    /// Keeps the renewed membership and leaves the old one. `old` is the address that the sends before
-    /// number `posted` use.
-    pub(crate) fn renewed(&mut self, queue: &mut DatagramQueue, old: AddressHandle, posted: u64) {
+    /// Keeps the renewed membership and leaves the old one.
+    pub(super) fn renewed(&mut self) {
         self.renewal.settle();
-        self.retired.push((old, posted));
         // Dropping the id of a membership leaves it.
         self.holder = self.next.take();
-        let _ = queue.leave();
     }
 
-    /// Drops the addresses that no send in flight uses.
-    pub(crate) fn forget_done(&mut self, is_done: impl Fn(u64) -> bool) {
-        self.retired.retain(|(_, first)| !is_done(*first));
+    const fn change_flags(&mut self) {
+        self.flags = match self.flags {
+            sys::JOIN_SEND_ONLY => sys::JOIN_FULL_MEMBER,
+            _ => sys::JOIN_SEND_ONLY,
+        };
     }
 
-    /// Leaves all memberships but that of the queue.
-    pub(crate) fn reset(&mut self) {
-        self.renewal.settle();
-        (self.holder, self.next) = (None, None);
+    /// Requests a membership with an id of its own.
+    fn request(&self, device: &Arc<Device>) -> Result<CmId, i32> {
+        let errno = |error: VerbsError| error.errno().unwrap_or(libc::EIO);
+        let mut id = CmId::new(PortSpace::Udp).map_err(errno)?;
+        id.bind(device.address(), 0).map_err(errno)?;
+        id.join(self.group, self.flags)?;
+        Ok(id)
     }
-}
-
-/// Requests a membership with an id of its own.
-fn request(device: &Arc<Device>, group: Ipv4Addr, flags: u32) -> Result<CmId, i32> {
-    let errno = |error: &VerbsError| match error {
-        VerbsError::Call { source, .. } | VerbsError::NoDevice { source, .. } => {
-            source.raw_os_error().unwrap_or(libc::EIO)
-        }
-        _ => libc::EIO,
-    };
-    let mut id = CmId::new(PortSpace::Udp).map_err(|error| errno(&error))?;
-    let bound = id.bind(device.address(), 0);
-    bound.map_err(|error| errno(&error))?;
-    id.join(group, flags)?;
-    Ok(id)
 }

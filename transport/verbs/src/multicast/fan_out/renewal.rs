@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tickcast_reliability::types::split_mix;
 
-use super::JOIN_MAX;
-
+/// Limit for the answer to a request.
+pub(super) const JOIN_MAX: Duration = Duration::from_secs(5);
 /// Longest delay of the first request.
 const SPREAD: Duration = Duration::from_millis(100);
 /// Delay after the first failure. It doubles with each further one, up to the longest.
