@@ -149,4 +149,16 @@ mod tests {
         );
         assert_eq!(ranges.messages(), 2);
     }
+
+    #[test]
+    fn range_before_others_is_only_counted_at_the_limit() {
+        let mut ranges = Ranges::new(2);
+        ranges.push(9, 11, 1);
+        ranges.push_front(5, 7, 2);
+        ranges.push_front(1, 3, 3);
+        assert_eq!(ranges.messages(), 6);
+        assert_eq!(ranges.take(1, 3).messages, 0, "forgotten at once");
+        assert_eq!(ranges.take(5, 11).messages, 4);
+        assert_eq!(ranges.messages(), 2);
+    }
 }
