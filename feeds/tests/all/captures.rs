@@ -1469,6 +1469,19 @@ fn block_of_no_registered_type_is_named() {
     }
 }
 
+/// Without such an interface, the fields of a packet are something else.
+#[test]
+fn registered_block_of_no_interface_is_harmless() {
+    for order in [Order::Little, Order::Big] {
+        for (interface, is_harmless) in [(0, false), (1, true)] {
+            let packet = enhanced(order, interface, STAMP_NS, &plain(b"two"), 45);
+            let registered = block(order, 7, &packet[8..packet.len() - 4]);
+            let bytes = [pcapng(order, &[plain(b"one")]), registered].concat();
+            assert_eq!(findings(&bytes).is_empty(), is_harmless, "{interface}");
+        }
+    }
+}
+
 #[test]
 fn long_block_of_no_registered_type_is_named() {
     let order = Order::Little;
