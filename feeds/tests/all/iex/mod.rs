@@ -464,6 +464,31 @@ fn other_messages_behind_an_old_heartbeat_restart_the_count() {
     assert_eq!(recorded.positions()[10..], [(1, 1), (1, 2), (1, 3)]);
 }
 
+/// Nothing remembers messages before the first packet, so only their time tells.
+#[test]
+fn unknown_messages_restart_the_count_if_sent_later() {
+    let recorded = run_lines(&[
+        (0, 0, sent(Seg::deep(96, 2), 0)),
+        (0, 5_000, sent(Seg::deep(5, 1), 5_000)),
+        (0, 5_001, sent(Seg::deep(98, 1), 5_001)),
+    ])
+    .1;
+    assert!(recorded.incidents.contains(&reset(1, 1)), "at once");
+    let recorded = run_lines(&[
+        (0, 0, sent(Seg::deep(96, 2), 0)),
+        (0, 5_000, sent(Seg::deep(98, 1), 5_000)),
+        (0, 5_001, sent(Seg::deep(1, 0), 0)),
+        (0, 5_002, sent(Seg::deep(5, 1), 1)),
+        (0, 5_003, sent(Seg::deep(99, 1), 5_003)),
+    ])
+    .1;
+    assert!(
+        !recorded.incidents.contains(&reset(1, 1)),
+        "it may be a copy"
+    );
+    assert_eq!(recorded.positions(), [96, 97, 98, 99].map(|n| (0, n)));
+}
+
 #[test]
 fn messages_left_behind_by_session_change_are_late() {
     let run_with = |at: u64| {
