@@ -1278,6 +1278,22 @@ fn feed_is_found_wherever_it_begins() {
 }
 
 #[test]
+fn survey_from_a_late_feed_on_ends_behind_20000_packets() {
+    for (first, feeds) in [(19_999, 2), (20_000, 1)] {
+        let junk = (0..20_000).map(|_| (GROUP, 9, b"junk".to_vec()));
+        let one = (1..=first).map(|n| (GROUP, 1, mold(n, b'S')));
+        let other = (1..=5).map(|n| (GROUP, 2, [b"SESSION002", &mold(n, b'S')[10..]].concat()));
+        let file = pcap(junk.chain(one).chain(other));
+        let found = match inspect_bytes("late_survey.pcap", &file) {
+            Ok(inspection) => inspection.feeds.len(),
+            Err(RecordingError::Choice { feeds, .. }) => feeds.len(),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, feeds, "{first}");
+    }
+}
+
+#[test]
 fn named_feed_may_begin_behind_the_survey() {
     let early = (1..=20_100).map(|n| (GROUP, 1, mold(n, b'S')));
     let junk = [(GROUP, 2, b"junk".to_vec())];
