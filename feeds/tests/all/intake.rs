@@ -662,6 +662,31 @@ fn wrong_stamp_among_reordered_packets_loses_nothing() {
 }
 
 #[test]
+fn wrong_stamp_behind_the_survey_loses_nothing() {
+    let reordered = [20_101, 20_102, 20_104, 20_105, 20_103, 20_106, 20_107];
+    let numbers: Vec<u64> = (1..=20_100).chain(reordered).collect();
+    for wrong in 20_101..=20_104 {
+        for second in WRONG_S {
+            let file = pcap_at((0..).zip(&numbers).map(|(index, number)| {
+                let ms = *number as u32;
+                let seconds = if index == wrong {
+                    second
+                } else {
+                    100_000_000 + ms / 1_000
+                };
+                (
+                    (seconds, ms % 1_000 * 1_000),
+                    (GROUP, 1, mold(*number, b'S')),
+                )
+            }));
+            let feed = &inspect_bytes("stamp_behind.pcap", &file).unwrap().feeds[0];
+            let counts = (feed.messages, feed.missing);
+            assert_eq!(counts, (20_107, 0), "packet {wrong} at {second} s");
+        }
+    }
+}
+
+#[test]
 fn wrong_stamp_leaves_the_order_of_two_files() {
     let a: Vec<u64> = (1..20).filter(|n| n % 3 != 0).collect();
     let b: Vec<u64> = (1..20).filter(|n| n % 3 != 1).collect();
