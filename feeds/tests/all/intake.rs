@@ -1253,6 +1253,7 @@ fn packet_with_a_damaged_destination_makes_no_feed() {
 fn few_packets_elsewhere_are_named_by_their_destination() {
     for (group, port, cause) in [
         (GROUP, 65, "one bit of their destination differs"),
+        ([239, 1, 1, 3], 1, "one bit of their destination differs"),
         ([10, 0, 0, 9], 1, "a retransmission to one host"),
         ([239, 1, 1, 6], 1, "another feed of a few packets"),
         ([239, 1, 1, 1], 6, "another feed of a few packets"),
