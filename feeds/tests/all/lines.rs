@@ -1057,6 +1057,80 @@ fn heartbeat_at_the_old_position_voids_a_restart() {
     assert_eq!(feed.arbiter.line(0).duplicates, 2);
 }
 
+/// Returns a line of 5,000 messages, and three heartbeats that name message 50. Nothing remembers messages
+/// below 900.
+fn claimed_far_behind(holding: Holding) -> Feed {
+    let mut feed = Feed::new(1, holding);
+    for first in 1..=5_000 {
+        feed.packet(0, 0, &mold(1, first, 1));
+    }
+    for _ in 0..3 {
+        feed.packet(0, 0, &mold(1, 50, 0));
+    }
+    feed
+}
+
+#[test]
+fn void_restart_reports_how_its_messages_differ() {
+    let mut feed = claimed_far_behind(Holding::RECORDED);
+    // Nothing remembers message 850, and message 950 was another one.
+    let mut packet = mold(1, 850, 101);
+    *packet.last_mut().unwrap() = b'x';
+    feed.packet(0, 0, &packet);
+    assert_eq!(feed.reported.incidents, [], "further packets decide");
+    feed.packet(0, 0, &mold(1, 5_001, 1));
+    assert_eq!(feed.sequences(), (1..=5_001).collect::<Vec<_>>());
+    let differing = Incident::Conflicting { messages: 1 };
+    let old = Incident::Duplicate { messages: 101 };
+    assert_eq!(feed.reported.incidents, [differing, old]);
+}
+
+#[test]
+fn packets_of_a_restart_are_held_up_to_the_bound() {
+    let mut feed = claimed_far_behind(Holding::RECORDED);
+    // No packet follows another one, so nothing is decided.
+    for first in (500..800).rev() {
+        feed.packet(0, 0, &mold(1, first, 1));
+    }
+    assert_eq!(feed.arbiter.line(0).duplicates, 300 - 256);
+    feed.packet(0, 0, &mold(1, 5_001, 1));
+    assert_eq!(feed.arbiter.line(0).duplicates, 300);
+    assert_eq!(feed.sequences(), (1..=5_001).collect::<Vec<_>>());
+}
+
+#[test]
+fn copies_take_no_room_of_a_restarted_count() {
+    let mut feed = claimed();
+    for _ in 0..300 {
+        feed.packet(0, 3_000_000, &mold(1, 50, 1));
+    }
+    assert_eq!(feed.arbiter.line(0).duplicates, 299);
+    for first in 51..=52 {
+        feed.packet(0, 3_000_000, &mold(1, first, 1));
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(
+        feed.sequences(),
+        (1..=99).chain(50..=52).collect::<Vec<_>>()
+    );
+}
+
+/// A header that counts more messages than its packet has must not hide a loss on the line.
+#[test]
+fn void_restart_counts_the_messages_that_came() {
+    let mut feed = claimed();
+    let mut packet = mold(1, 50, 1);
+    packet[18] = 9;
+    feed.packet(0, 3_000_000, &packet);
+    assert_eq!(feed.malformed(), 0, "further packets decide");
+    feed.packet(0, 3_000_000, &mold(1, 100, 1));
+    assert_eq!(feed.malformed(), 1);
+    feed.packet(0, 3_000_000, &mold(1, 102, 1));
+    feed.arbiter.finish(&mut feed.reported);
+    let stats = feed.arbiter.line(0);
+    assert_eq!((stats.duplicates, stats.missing), (1, 1));
+}
+
 #[test]
 fn restarted_count_of_one_live_line_loses_nothing() {
     let restarted = |messages: u64, then: &dyn Fn(&mut Feed)| {
