@@ -907,7 +907,11 @@ fn damaged_copy_yields_to_a_sound_one() {
         assert_eq!((feed.reported.gaps.len(), conflicts(&feed).len()), (0, 0));
         let stats = [0, 1].map(|line| feed.arbiter.line(line));
         assert_eq!(stats[0].first + stats[1].first, 7);
-        assert!(stats[0].duplicates > 0, "{case:?}");
+        let of_line = |n: usize| begin.iter().chain(case).filter(move |(line, _)| *line == n);
+        for (n, of) in stats.iter().enumerate() {
+            let brought: u64 = of_line(n).map(|(_, packet)| u64::from(packet[19])).sum();
+            assert_eq!(of.first + of.duplicates, brought, "line {n}: {case:?}");
+        }
     }
 }
 
@@ -926,7 +930,11 @@ fn unknown_message_of_all_lines_is_delivered() {
     let mut feed = begun(2);
     assert_eq!(feed.text(), "a");
     feed.packet(1, 2_000, &unknown);
-    assert_eq!(feed.text(), "abC", "two are alike");
+    assert_eq!(
+        (feed.text(), feed.malformed()),
+        ("abC".into(), 0),
+        "two are alike"
+    );
     let mut feed = begun(2);
     feed.poll(10_999);
     assert_eq!(feed.text(), "a");
@@ -945,6 +953,21 @@ fn unknown_message_of_all_lines_is_delivered() {
     feed.packet(1, 2_000, &of(2, &["B", "c"]));
     assert_eq!(feed.text(), "abC", "neither one is better");
     assert_eq!(feed.malformed(), 1);
+}
+
+#[test]
+fn early_packet_cut_short_is_malformed_once_it_is_old() {
+    let mut early = of(3, &["c", "d"]);
+    early[19] = 3;
+    for rest in [&["b", "c", "d"][..], &["b", "c", "d", "e"]] {
+        let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+        feed.packet(0, 0, &of(1, &["a"]));
+        feed.packet(0, 0, &early);
+        assert_eq!(feed.malformed(), 0, "it waits");
+        feed.packet(1, 0, &of(2, rest));
+        assert_eq!(feed.text(), format!("a{}", rest.concat()));
+        assert_eq!(feed.malformed(), 1);
+    }
 }
 
 #[test]
