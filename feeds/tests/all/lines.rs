@@ -767,6 +767,35 @@ fn stray_packet_near_the_stream_costs_at_most_255_messages() {
     assert_eq!(feed.reported.incidents[1..], [late, old]);
 }
 
+#[test]
+fn message_behind_its_heartbeat_is_not_reordered() {
+    let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 1, &mold(1, 3, 0));
+    assert_eq!(feed.arbiter.line(0).missing, 0, "it may still come");
+    feed.packet(0, 2, &mold(1, 2, 1));
+    let stats = feed.arbiter.line(0);
+    assert_eq!((stats.first, stats.missing, stats.reorder_depth), (2, 0, 0));
+}
+
+#[test]
+fn slower_line_voids_a_jump_once_the_stragglers_are_over() {
+    let jumped = |old_at: u64| {
+        let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+        for line in 0..2 {
+            feed.packet(line, 0, &mold(1, 1, 1));
+        }
+        feed.packet(0, 0, &mold(1, 2, 1));
+        feed.packet(0, 10, &mold(1, 1_000, 1));
+        feed.packet(1, old_at, &mold(1, 2, 1));
+        feed.packet(0, old_at, &mold(1, 1_001, 1));
+        feed.poll(old_at + 10_000);
+        feed.sequences()
+    };
+    assert_eq!(jumped(100_009), [1, 2, 1_000, 1_001], "it may lag");
+    assert_eq!(jumped(100_010), [1, 2]);
+}
+
 /// Returns a packet of these messages.
 fn of(first: u64, messages: &[&str]) -> Vec<u8> {
     let mut bytes = mold(1, first, 0);
