@@ -386,6 +386,29 @@ fn heartbeats_of_slower_lines_restart_no_count() {
     assert!(feed.reported.gaps.is_empty(), "{:?}", feed.reported.gaps);
 }
 
+/// Nothing remembers messages of 5,000 packets before, so only the line's own place tells.
+#[test]
+fn line_far_behind_with_heartbeats_restarts_no_count() {
+    let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+    for first in 1..=5_000 {
+        feed.packet(0, 0, &mold(1, first, 1));
+    }
+    feed.packet(1, 0, &mold(1, 49, 1));
+    for _ in 0..3 {
+        feed.packet(1, 0, &mold(1, 50, 0));
+    }
+    for first in 50..=59 {
+        feed.packet(1, 0, &mold(1, first, 1));
+        assert_eq!(feed.arbiter.line(1).duplicates, first - 48, "at once");
+    }
+    feed.packet(0, 1, &mold(1, 5_001, 1));
+    assert_eq!(feed.sequences(), (1..=5_001).collect::<Vec<_>>());
+    assert_eq!(
+        feed.reported.incidents,
+        [Incident::Duplicate { messages: 1 }; 11]
+    );
+}
+
 #[test]
 fn heartbeat_of_next_session_is_a_sign_of_life() {
     let mut feed = Feed::new(1, Holding::NONE);
