@@ -143,6 +143,7 @@ mod tests {
             Some((9, &vec![1; len][..])),
             "the first packet stays"
         );
+        assert_eq!(recent.packet_of(80), Some((80, &vec![8; len][..])));
         assert_eq!(recent.packet_of(29), Some((19, &vec![2; len][..])));
         assert_eq!(recent.find(19), Some(Nanos(1)), "its time is known longer");
         recent.push(90, 90, Nanos(1), &vec![9; len]);
