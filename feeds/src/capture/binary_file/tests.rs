@@ -116,6 +116,18 @@ fn bytes_behind_the_end_of_a_day_are_no_message() {
 }
 
 #[test]
+fn beginning_of_a_message_behind_the_end_of_a_day_is_cut_off() {
+    let mut last = EVENT.to_vec();
+    last[EVENT.len() - 1] = END_OF_MESSAGES;
+    for len in 2..EVENT.len() {
+        let (messages, file) = drain(&[EVENT, &last, &EVENT[..len]].concat());
+        assert_eq!((messages.len(), file.stats.truncated), (2, 1), "{len}");
+        let skipped = file.stats.account.of(Reason::Skipped).bytes;
+        assert_eq!(skipped, 0, "{len}");
+    }
+}
+
+#[test]
 fn unknown_type_is_believed_by_its_successor_only() {
     let unknown = [b"\x00\x0cZ", &[7; 11][..]].concat();
     let (messages, stats) = read(&[EVENT, &unknown, EVENT, EVENT].concat());
