@@ -309,6 +309,7 @@ impl Sink for FeedReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::account::Reason;
     use crate::source::PacketOrigin;
 
     #[test]
@@ -383,5 +384,25 @@ mod tests {
             ..FeedReport::default()
         };
         assert_eq!(report.taken(), 1_111);
+    }
+
+    #[test]
+    fn damaged_bytes_are_a_fault_where_nothing_names_them() {
+        let faults = |reason: Reason, faults: &[&str]| {
+            let mut account = Account::default();
+            account.add(reason, 0, 7);
+            let inspection = Inspection {
+                account,
+                feeds: Vec::new(),
+                others: Vec::new(),
+                notes: Vec::new(),
+                faults: faults.iter().map(ToString::to_string).collect(),
+                clues: Vec::new(),
+            };
+            inspection.judge().faults
+        };
+        assert_eq!(faults(Reason::Skipped, &[]), ["7 bytes are damaged"]);
+        assert_eq!(faults(Reason::Skipped, &["a cause"]), ["a cause"]);
+        assert_eq!(faults(Reason::Padding, &[]), [""; 0]);
     }
 }
