@@ -1116,6 +1116,21 @@ fn another_file_behind_the_first_is_read_too() {
     }
 }
 
+/// In 2055, the seconds of a record are the first bytes of a file.
+#[test]
+fn record_with_the_time_of_a_file_header_is_no_file() {
+    for order in [Order::Little, Order::Big] {
+        let mut bytes = pcap_of(order, 1_000, ETHERNET, &[]);
+        for frame in [plain(b"one"), plain(b"two")] {
+            let mut record = pcap_record(order, 1_000, &frame, frame.len());
+            record[..4].copy_from_slice(&order.u32(0xa1b2_c3d4));
+            bytes.extend(record);
+        }
+        assert_eq!(payloads(&bytes).len(), 2);
+        assert_eq!(findings(&bytes), []);
+    }
+}
+
 #[test]
 fn empty_files_between_others_are_harmless() {
     let big = |frames: &[Vec<u8>]| pcap_of(Order::Big, 1_000, 1, frames);
