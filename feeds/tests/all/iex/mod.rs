@@ -490,6 +490,20 @@ fn unknown_messages_restart_the_count_if_sent_later() {
 }
 
 #[test]
+fn message_behind_the_first_heartbeat_of_a_count_is_kept() {
+    let recorded = run_lines(&[
+        (0, 0, sent(Seg::deep(96, 2), 0)),
+        (0, 5_000, sent(Seg::deep(98, 1), 5_000)),
+        (0, 5_001, sent(Seg::deep(1, 0), 0)),
+        (0, 5_002, sent(Seg::deep(1, 1), 1)),
+        (0, 5_003, sent(Seg::deep(2, 1), 2)),
+    ])
+    .1;
+    assert!(recorded.incidents.contains(&reset(1, 1)));
+    assert_eq!(recorded.positions()[3..], [(1, 1), (1, 2)]);
+}
+
+#[test]
 fn messages_left_behind_by_session_change_are_late() {
     let run_with = |at: u64| {
         run_lines(&[
