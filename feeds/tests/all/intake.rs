@@ -1217,6 +1217,32 @@ fn empty_message_is_a_fault() {
 }
 
 #[test]
+fn packets_of_no_channel_are_not_of_the_feeds() {
+    let payloads = [
+        segment(1),
+        segment(2),
+        b"junk".to_vec(),
+        Vec::new(),
+        Vec::new(),
+    ];
+    let selection = Selection {
+        all_feeds: true,
+        ..Selection::default()
+    };
+    let file = pcap(payloads.map(|it| (GROUP, 1, it)));
+    let inspection = inspect_chosen("channels.pcap", &file, &selection, None).unwrap();
+    assert_eq!(inspection.feeds.len(), 2);
+    assert_eq!(inspection.account.of(Reason::OtherFeed).frames, 3);
+    assert_eq!(inspection.account.of(Reason::OtherDestination).frames, 0);
+    let text = "2 frames to the feed's destinations have no payload";
+    assert!(
+        inspection.faults.iter().any(|it| it == text),
+        "{:?}",
+        inspection.faults
+    );
+}
+
+#[test]
 fn packet_with_a_damaged_destination_makes_no_feed() {
     let packets = (1..=9).map(|n| (GROUP, if n == 5 { 65 } else { 1 }, mold(n, b'S')));
     let file = pcap(packets);
