@@ -719,6 +719,21 @@ fn wrong_stamp_leaves_the_order_of_two_files() {
     }
 }
 
+#[test]
+fn stamps_a_little_out_of_order_are_the_times_of_packets() {
+    let file = |packets: &[(u32, u64)]| {
+        let at = |ms: u32| (100, ms * 1_000);
+        let packets = packets.iter();
+        pcap_at(packets.map(|(ms, n)| (at(*ms), (GROUP, 1, mold(*n, b'S')))))
+    };
+    let one = file(&[(10, 1), (30, 3), (20, 4), (40, 5)]);
+    let mut recording = recording(&[one, file(&[(25, 2)])], &[]).unwrap();
+    for number in 1..=5 {
+        let packet = recording.next().unwrap().unwrap();
+        assert_eq!(packet.payload[17], number);
+    }
+}
+
 /// Inspects several files.
 fn inspect_files(name: &str, files: &[Vec<u8>]) -> Inspection {
     let folder = format!("tickcast-intake-{}-{name}", std::process::id());
