@@ -1,8 +1,10 @@
 //! The table of small spoilt inputs: each file's right answer, as far as one line decides it.
 //! Skipped, loudly, where the data is not there. Further recordings are built here.
 
-use std::io::{Cursor, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{Recorded, data_dir};
 use flate2::{Compression, write::GzEncoder};
@@ -1397,6 +1399,46 @@ fn pipe_is_surveyed_beyond_its_first_packet() {
         }
         assert_eq!(packets, 5);
     }
+}
+
+/// A reader that counts the bytes that were taken.
+struct Metered(Cursor<Vec<u8>>, Arc<AtomicUsize>);
+
+impl Read for Metered {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.read(buffer)?;
+        self.1.fetch_add(len, Ordering::Relaxed);
+        Ok(len)
+    }
+}
+
+/// The writer of a pipe may pause, and a long file must not be held in memory.
+#[test]
+fn pipe_is_read_no_further_than_its_survey() {
+    let file = pcap((1..=100_000).map(|n| (GROUP, 1, mold(n, b'S'))));
+    let (len, taken) = (file.len(), Arc::new(AtomicUsize::new(0)));
+    let reader = Metered(Cursor::new(file), Arc::clone(&taken));
+    let capture = Capture::from_reader("test", reader).unwrap();
+    let mut recording = Recording::new(vec![capture], &Selection::default(), None).unwrap();
+    assert!(recording.next().unwrap().is_some());
+    let taken = taken.load(Ordering::Relaxed);
+    assert!(taken < len / 2, "{taken} of {len} bytes");
+}
+
+#[test]
+fn recording_reuses_the_memory_of_packets() {
+    let file = pcap((1..=3_000).map(|n| (GROUP, 1, mold(n, b'S'))));
+    let mut recording = recording(&[file], &[]).unwrap();
+    let mut read = |packets: u64| {
+        for _ in 0..packets {
+            assert!(recording.next().unwrap().is_some());
+        }
+    };
+    // These were surveyed, or are the first ones behind.
+    read(1_500);
+    let info = allocation_counter::measure(|| read(1_000));
+    // A table may grow.
+    assert!(info.count_total < 100, "{}", info.count_total);
 }
 
 /// Returns a packet of SoupBinTCP.
