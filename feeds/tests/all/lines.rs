@@ -791,6 +791,42 @@ fn stray_packet_near_the_stream_costs_at_most_255_messages() {
 }
 
 #[test]
+fn far_heartbeat_is_confirmed_by_a_later_one() {
+    for (again, gaps) in [(10, vec![]), (11, vec![(2, 998)])] {
+        let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 10, &mold(1, 1_000, 0));
+        feed.packet(0, again, &mold(1, 1_000, 0));
+        feed.poll(1_000_000);
+        assert_eq!(feed.reported.gaps, gaps, "{again}");
+    }
+}
+
+#[test]
+fn far_packet_that_the_stream_comes_near_to_waits_for_it() {
+    let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(1, 300, 1));
+    feed.packet(1, 20, &mold(1, 1, 60));
+    feed.poll(1_000_000);
+    assert_eq!(feed.sequences(), (1..=60).chain([300]).collect::<Vec<_>>());
+    assert_eq!(feed.reported.gaps, [(61, 239)]);
+}
+
+#[test]
+fn jump_of_a_line_drops_what_another_has_elsewhere() {
+    let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(1, 10, &mold(1, 5_000, 1));
+    for first in 1_000..=1_001 {
+        feed.packet(0, 20, &mold(1, first, 1));
+    }
+    assert_eq!(losses(&feed).1, 1, "the other line's packet");
+    feed.poll(1_000_000);
+    assert_eq!(feed.sequences(), [1, 1_000, 1_001]);
+}
+
+#[test]
 fn message_behind_its_heartbeat_is_not_reordered() {
     let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
     feed.packet(0, 0, &mold(1, 1, 1));
