@@ -729,6 +729,40 @@ fn heartbeats_of_a_session_never_followed_are_foreign() {
 }
 
 #[test]
+fn heartbeat_of_a_session_under_way_says_so() {
+    let mut feed = Feed::new(1, Holding::RECORDED);
+    feed.packet(0, 0, &mold(1, 1, 1));
+    feed.packet(0, 10, &mold(2, 1, 0));
+    feed.packet(0, 20, &mold(3, 2, 0));
+    feed.arbiter.finish(&mut feed.reported);
+    let reason = |it: &Incident| match it {
+        Incident::Foreign { reason, .. } => *reason,
+        other => panic!("{other:?}"),
+    };
+    let reasons: Vec<_> = feed.reported.incidents.iter().map(reason).collect();
+    let under_way = "the heartbeat is of a session of which no message was taken";
+    assert_eq!(reasons, ["the packet is not of this feed", under_way]);
+}
+
+#[test]
+fn message_beyond_48_bits_is_malformed() {
+    let most = SourcePosition::SEQUENCE_MAX;
+    for (first, messages, is_sound) in [
+        (most - 1, 1, true),
+        (most, 1, false),
+        (most - 2, 2, true),
+        (most - 1, 2, false),
+    ] {
+        let mut feed = Feed::new(1, Holding::NONE);
+        feed.packet(0, 0, &mold(1, first, messages));
+        assert_eq!(feed.malformed(), usize::from(!is_sound), "{first}");
+        let sequences = first..first + u64::from(messages);
+        let all: Vec<_> = sequences.filter(|_| is_sound).collect();
+        assert_eq!(feed.sequences(), all, "{first}");
+    }
+}
+
+#[test]
 fn lost_end_of_burst_is_found_by_heartbeat_and_waits_for_skew() {
     let mut feed = pair(2_000);
     let beat_us = 1_000_000;
