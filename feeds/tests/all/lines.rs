@@ -450,6 +450,21 @@ fn lone_packet_of_another_session_in_a_lull_is_foreign() {
 }
 
 #[test]
+fn copy_on_one_line_confirms_no_session() {
+    let followed = |then: Vec<u8>| {
+        let mut feed = Feed::new(1, Holding::live(2_000, 10_000));
+        feed.packet(0, 0, &mold(1, 1, 1));
+        feed.packet(0, 10, &mold(2, 5, 1));
+        feed.packet(0, 20, &then);
+        feed.packet(0, 30, &mold(1, 2, 1));
+        feed.arbiter.finish(&mut feed.reported);
+        feed.sequences().contains(&5)
+    };
+    assert!(!followed(mold(2, 5, 1)));
+    assert!(followed(mold(2, 6, 1)));
+}
+
+#[test]
 fn lone_packet_of_next_session_is_followed_after_silence() {
     let mut feed = Feed::new(1, Format::MoldUdp64Itch50.holding());
     feed.packet(0, 0, &mold(1, 1, 1));
@@ -637,7 +652,10 @@ fn heartbeat_of_a_candidate_announces_its_messages() {
     feed.packet(0, 0, &mold(1, 1, 1));
     feed.packet(0, 10, &mold(2, 1, 1));
     feed.packet(0, 1_000_010, &mold(2, 4, 0));
+    feed.packet(0, 2_000_010, &mold(2, 4, 0));
+    assert_eq!(feed.arbiter.packets(), 1 + 2, "they are a sign of life");
     feed.poll(2_500_010);
+    assert_eq!(feed.arbiter.packets(), 1 + 3);
     feed.poll(3_000_000);
     assert_eq!(feed.sequences(), [1, 1]);
     assert_eq!(losses(&feed), (vec![(1, 2, 2)], 0));
