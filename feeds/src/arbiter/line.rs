@@ -296,6 +296,8 @@ mod tests {
         let mut line = Line::new();
         line.advance(10, 20);
         line.stats.packets = 1;
+        line.advance(12, 15);
+        assert_eq!(line.stats.reorder_depth, 0, "a copy is not reordered");
         line.advance(30, 40);
         assert_eq!(line.missing(), 10);
         line.stats.packets = 4;
