@@ -381,6 +381,18 @@ mod tests {
     }
 
     #[test]
+    fn content_of_a_message_is_kept_once() {
+        let mut survey = Survey::default();
+        for (port, feed, contents) in [(1, 0, 3), (2, 0, 3), (3, 1, 6), (4, 0, 6), (5, 1, 6)] {
+            let to = SocketAddr::from(([239, 1, 1, 1], port));
+            for sequence in 1..=3 {
+                survey.packet(0, to, Nanos(1), &packet_of(feed, sequence), false);
+            }
+            assert_eq!(survey.contents.len(), contents, "{port}");
+        }
+    }
+
+    #[test]
     fn streams_beyond_the_bound_are_left_out() {
         let packet = packet(1);
         for (ports, is_full) in [(256, false), (257, true), (2_000, true)] {
