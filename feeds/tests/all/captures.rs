@@ -1167,6 +1167,19 @@ fn empty_files_between_others_are_harmless() {
 }
 
 #[test]
+fn zeros_between_records_are_no_frames() {
+    for zeros in [16, 32, 40] {
+        let mut bytes = [pcap(&[plain(b"one")]), vec![0; zeros]].concat();
+        for name in [b"two", b"six", b"ten"] {
+            let frame = plain(name);
+            bytes.extend(pcap_record(Order::Little, 1_000, &frame, frame.len()));
+        }
+        let (all, stats) = read(&bytes);
+        assert_eq!((all.len(), stats.frames), (4, 4), "{zeros}");
+    }
+}
+
+#[test]
 fn zeros_behind_a_capture_are_padding() {
     for file in [
         pcap(&[plain(b"one")]),
