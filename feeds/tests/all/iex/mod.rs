@@ -901,6 +901,27 @@ fn session_that_ended_unheard_is_gap_of_unknown_size() {
 }
 
 #[test]
+fn resumed_decoder_of_tops_takes_no_deep() {
+    let of_tops = |first| Seg {
+        first,
+        ..Seg::tops(vec![trade(b'T', b"A       ", 1, 1)])
+    };
+    let (killed, _) = run(&[of_tops(1).bytes()]);
+    let mut decoder = resumed(&killed, 2, 9);
+    assert_eq!(decoder.session(), killed.session());
+    let mut recorded = Recorded::default();
+    for segment in [Seg::deep(2, 1), of_tops(2)] {
+        let packet = Packet {
+            received_at: Nanos(NOON),
+            payload: &segment.bytes(),
+        };
+        decoder.packet(packet, &mut recorded);
+    }
+    assert!(matches!(recorded.incidents[..], [Incident::Foreign { .. }]));
+    assert_eq!(recorded.positions(), [(0, 2)]);
+}
+
+#[test]
 fn resumed_iex_decoder_keeps_ids_feed_and_channel() {
     let symbols = [b"AAPL    ", b"A       "];
     let (killed, _) = run(&[Seg::of(symbols.map(|s| level(b'8', 1, s, 1, 1)).to_vec()).bytes()]);
