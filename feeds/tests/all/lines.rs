@@ -606,6 +606,7 @@ fn source_begins_with_messages_or_a_second_heartbeat() {
             feed.packet(0, at_us, packet);
         }
         let session = feed.arbiter.session().map(|it| it.to_le_bytes()[9]);
+        assert_eq!(feed.arbiter.packets(), packets.len() as u64);
         feed.arbiter.finish(&mut feed.reported);
         (session, feed.sequences(), losses(&feed))
     };
@@ -1093,6 +1094,10 @@ fn unknown_message_of_all_lines_is_delivered() {
     feed.packet(1, 2_000, &of(2, &["B", "c"]));
     assert_eq!(feed.text(), "abC", "neither one is better");
     assert_eq!(feed.malformed(), 1);
+    let mut feed = begun(2);
+    feed.packet(0, 2_000, &of(2, &["b", "C", "d"]));
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(feed.text(), "abCd", "the second one has more");
 }
 
 #[test]
