@@ -1022,6 +1022,18 @@ fn content_that_is_not_read_forbids_the_verdict_whole() {
 }
 
 #[test]
+fn ether_types_beyond_the_named_ones_are_one_fault() {
+    for (kinds, further) in [(64, 0), (66, 2)] {
+        let unread = (0..kinds).map(|kind| frame(0x9a00 + kind, &ip(4, 17)));
+        let file = ethernet([frame(0x0800, &ip(1, 17))].into_iter().chain(unread));
+        let faults = inspect_bytes("kinds.pcap", &file).unwrap().faults;
+        assert_eq!(faults.len(), 64 + usize::from(further > 0));
+        let text = format!("{further} frames of further EtherTypes or protocols are not read");
+        assert_eq!(faults.contains(&text), further > 0, "{faults:?}");
+    }
+}
+
+#[test]
 fn content_without_a_feed_leaves_the_verdict_whole() {
     let harmless = [0x0806, 0x88cc, 0x8809, 0x88f7, 0x8863].map(|kind| frame(kind, &[0; 46]));
     let protocols = [1, 2, 6, 46, 89, 103].map(|protocol| frame(0x0800, &ip(1, protocol)));
@@ -1344,6 +1356,7 @@ fn feed_is_found_wherever_it_begins() {
     let junk = pcap((0..20_100).map(|_| (GROUP, 9, b"junk".to_vec())));
     let error = inspect_bytes("junk.pcap", &junk).unwrap_err();
     assert!(matches!(error, RecordingError::Nothing { .. }), "{error}");
+    assert!(error.to_string().contains("junk.pcap"), "{error}");
 }
 
 #[test]
@@ -1398,6 +1411,24 @@ fn pipe_is_surveyed_beyond_its_first_packet() {
             packets += 1;
         }
         assert_eq!(packets, 5);
+    }
+}
+
+#[test]
+fn merged_packets_that_were_cut_off_are_not_parted() {
+    let merged = [mold(2, b'S'), mold(3, b'S')].concat();
+    let first = pcap([(GROUP, 1, mold(1, b'S'))]);
+    let file = pcap([(GROUP, 1, mold(1, b'S')), (GROUP, 1, merged)]);
+    for (cut, packets) in [(0, 3), (4, 2)] {
+        let mut file = file[..file.len() - cut].to_vec();
+        let captured = (file.len() - first.len() - 16) as u32;
+        file[first.len() + 8..][..4].copy_from_slice(&captured.to_le_bytes());
+        let mut recording = recording(&[file], &[]).unwrap();
+        let mut found = 0;
+        while recording.next().unwrap().is_some() {
+            found += 1;
+        }
+        assert_eq!(found, packets, "{cut} bytes are cut off");
     }
 }
 
@@ -1583,6 +1614,28 @@ fn multicast_of_a_service_leaves_the_verdict_whole() {
         let file = pcap([(GROUP, 1, mold(1, b'S')), other]);
         let inspection = inspect_bytes("service.pcap", &file).unwrap();
         assert_eq!(inspection.is_whole(), is_whole, "{port}");
+    }
+}
+
+#[test]
+fn survey_ends_at_exactly_32_mib() {
+    const LEN: usize = 60_000;
+    let first = || (1..=3).map(|n| (GROUP, 1, mold(n, b'S')));
+    let rest = (32 << 20) - 3 * mold(1, b'S').len();
+    for (short, feeds) in [(1, 2), (0, 1)] {
+        let lens = (0..rest / LEN).map(|_| LEN).chain([rest % LEN - short]);
+        let others = lens.map(|len| ([10, 0, 0, 9], 9, vec![b'x'; len]));
+        let second = [(GROUP, 2, [b"SESSION002", &mold(1, b'S')[10..]].concat())];
+        let datagrams = first().chain(others).chain(second);
+        let all = (0..)
+            .zip(datagrams)
+            .map(|(at, datagram)| ((1_000, at), datagram));
+        let found = match recording(&[pcap_at(all)], &[]) {
+            Ok(recording) => recording.feeds().len(),
+            Err(RecordingError::Choice { feeds, .. }) => feeds.len(),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(found, feeds, "{short}");
     }
 }
 
