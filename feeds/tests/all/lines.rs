@@ -870,11 +870,12 @@ fn far_packet_that_the_stream_comes_near_to_waits_for_it() {
 fn jump_of_a_line_drops_what_another_has_elsewhere() {
     let mut feed = Feed::new(2, Holding::live(2_000, 10_000));
     feed.packet(0, 0, &mold(1, 1, 1));
-    feed.packet(1, 10, &mold(1, 5_000, 1));
+    feed.packet(1, 10, &mold(1, 5_000, 3));
     for first in 1_000..=1_001 {
         feed.packet(0, 20, &mold(1, first, 1));
     }
     assert_eq!(losses(&feed).1, 1, "the other line's packet");
+    assert_eq!(feed.arbiter.line(1).foreign, 3, "its messages");
     feed.poll(1_000_000);
     assert_eq!(feed.sequences(), [1, 1_000, 1_001]);
 }
