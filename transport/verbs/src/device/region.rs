@@ -15,9 +15,12 @@ use crate::error::{VerbsError, failed_to_pin};
 /// bound to one peer's queue pair.
 pub(crate) struct Region {
     mr: NonNull<sys::ibv_mr>,
-    /// The memory, which outlives the registration, and the registered part of it.
-    memory: Arc<dyn RingMemory>,
-    part: Range<usize>,
+    /// The first byte, the length and the key. They do not change, and a hot path asks for them.
+    start: NonNull<u8>,
+    len: usize,
+    lkey: u32,
+    /// The memory, which outlives the registration.
+    _memory: Arc<dyn RingMemory>,
     access: u32,
     /// The kind of memory, for the audit trail.
     what: &'static str,
@@ -99,15 +102,20 @@ impl Region {
         // SAFETY: the memory is valid for its length for as long as this value keeps it
         // (`RingMemory`), the part is within, and the registration goes first. Exercised by
         // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
-        let mr = unsafe {
+        let (start, mr) = unsafe {
             let at = memory.as_ptr().add(part.start);
-            sys::ibv_reg_mr(device.pd(), at.cast(), len, access.0 as i32)
+            let mr = sys::ibv_reg_mr(device.pd(), at.cast(), len, access.0 as i32);
+            (NonNull::new_unchecked(at), mr)
         };
         let mr = NonNull::new(mr).ok_or_else(|| failed_to_pin("ibv_reg_mr", len, sys::errno()))?;
         let region = Self {
             mr,
-            memory,
-            part,
+            start,
+            len,
+            // SAFETY: the registration lives, and nobody writes its fields.
+            // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
+            lkey: unsafe { mr.as_ref().lkey },
+            _memory: memory,
             access: access.0,
             what,
             device: Arc::clone(device),
@@ -133,10 +141,8 @@ impl Region {
     }
 
     /// Returns the key that work requests name it by.
-    pub(crate) fn lkey(&self) -> u32 {
-        // SAFETY: the registration lives; its fields do not change.
-        // Exercised by `verbs::stream::verbs_stream_carries_bytes_both_ways`.
-        unsafe { self.mr.as_ref().lkey }
+    pub(crate) const fn lkey(&self) -> u32 {
+        self.lkey
     }
 
     /// Returns whether `bytes` lies within the region.
@@ -198,15 +204,13 @@ impl Region {
     }
 
     /// Returns the length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.part.len()
+    pub(crate) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Returns the address of the first byte.
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: the part is within the memory. Exercised by
-        // `verbs::cursor::cursor_entry_is_granted_to_one_peer_only`.
-        unsafe { self.memory.as_ptr().add(self.part.start) }
+    pub(crate) const fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
     }
 }
 

@@ -99,7 +99,7 @@ impl FanOut for VerbsFanOut {
         }
         let mut stalled = false;
         for (i, line) in self.lines.iter_mut().enumerate() {
-            line.collect(&mut self.stats[i]);
+            line.make_room(&mut self.stats[i]);
             stalled |= line.post(slots, range.last, &mut self.chain, &mut self.stats[i])?;
         }
         let last = taken_by_all(&self.lines).filter(|last| *last >= range.first);

@@ -24,6 +24,8 @@ pub(crate) struct Chain {
     requests: Box<[sys::ibv_send_wr]>,
     pieces: Box<[sys::ibv_sge]>,
     len: usize,
+    /// Sum of the lengths of the first n pieces, for each n.
+    bytes_before: [u32; CHAIN_MAX + 1],
 }
 
 // SAFETY: the pointers inside are set when a chain is posted and mean nothing afterwards.
@@ -40,15 +42,31 @@ impl Chain {
             length: 0,
             lkey: 0,
         };
+        let mut requests: Box<[_]> = (0..CHAIN_MAX).map(|_| request()).collect();
+        for request in &mut requests {
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+            request.num_sge = 1;
+        }
         Self {
-            requests: (0..CHAIN_MAX).map(|_| request()).collect(),
+            requests,
             pieces: vec![piece; CHAIN_MAX].into_boxed_slice(),
             len: 0,
+            bytes_before: [0; CHAIN_MAX + 1],
         }
     }
 
     pub(crate) const fn is_full(&self) -> bool {
         self.len == CHAIN_MAX
+    }
+
+    /// Returns the bytes of the first `count` requests that were added last.
+    pub(crate) const fn bytes_of(&self, count: usize) -> usize {
+        self.bytes_before[count] as usize
+    }
+
+    /// Returns whether the n-th request that was added last carries its bytes.
+    pub(crate) fn is_inline(&self, at: usize) -> bool {
+        self.requests[at].send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 != 0
     }
 
     /// Discards the requests that were added and not posted.
@@ -67,28 +85,24 @@ impl Chain {
         signalled: bool,
     ) {
         type Flags = sys::ibv_send_flags;
-        self.pieces[self.len] = sys::ibv_sge {
+        let at = self.len;
+        self.pieces[at] = sys::ibv_sge {
             addr: piece.bytes.addr() as u64,
             length: piece.len,
             lkey: piece.lkey,
         };
-        let request = &mut self.requests[self.len];
+        let request = &mut self.requests[at];
         request.wr_id = number;
-        request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
-        request.num_sge = 1;
-        request.send_flags = 0;
-        if signalled {
-            request.send_flags |= Flags::IBV_SEND_SIGNALED.0;
-        }
-        if piece.inline {
-            request.send_flags |= Flags::IBV_SEND_INLINE.0;
-        }
+        let flag = |is_set, flag: Flags| if is_set { flag.0 } else { 0 };
+        request.send_flags =
+            flag(signalled, Flags::IBV_SEND_SIGNALED) | flag(piece.inline, Flags::IBV_SEND_INLINE);
         request.wr.ud = sys::ud_t {
             ah: to.as_ptr(),
             remote_qpn: sys::MULTICAST_QPN,
             remote_qkey: q_key,
         };
-        self.len += 1;
+        self.bytes_before[at + 1] = self.bytes_before[at] + piece.len;
+        self.len = at + 1;
     }
 
     /// Posts the added requests. Returns how many the device took, and its error number if not all.
@@ -102,25 +116,22 @@ impl Chain {
         if len == 0 {
             return (0, 0);
         }
-        let requests = self.requests.as_mut_ptr();
+        let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
         // SAFETY: all indices are below `len`, which is at most the length of both arrays; the
         // device's library copies requests and pieces before it returns. Exercised by
         // `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
         unsafe {
             for i in 0..len {
-                let request = requests.add(i);
-                (*request).sg_list = self.pieces.as_mut_ptr().add(i);
-                (*request).next = if i + 1 < len {
-                    requests.add(i + 1)
-                } else {
-                    ptr::null_mut()
-                };
+                let request = first.add(i);
+                (*request).sg_list = pieces.add(i);
+                (*request).next = first.add(i + 1);
             }
+            (*first.add(len - 1)).next = ptr::null_mut();
             let mut bad = ptr::null_mut();
-            match queue.post_send(requests, &mut bad) {
+            match queue.post_send(first, &mut bad) {
                 0 => (len, 0),
                 error if bad.is_null() => (0, error),
-                error => (bad.offset_from(requests) as usize, error),
+                error => (bad.offset_from(first) as usize, error),
             }
         }
     }

@@ -111,6 +111,23 @@ impl Line {
         if self.upkeep.has_news() {
             self.take_news(stats);
         }
+        self.take_completions(stats);
+    }
+
+    /// Takes the helper thread's messages, and completions if the queue has no room for a chain. Otherwise
+    /// one poll for each turn of the publisher is enough, which [`Line::collect`] makes.
+    #[inline]
+    pub(super) fn make_room(&mut self, stats: &mut SendStats) {
+        if self.upkeep.has_news() {
+            self.take_news(stats);
+        }
+        if self.pins.room() < CHAIN_MAX {
+            self.take_completions(stats);
+        }
+    }
+
+    #[inline]
+    fn take_completions(&mut self, stats: &mut SendStats) {
         let Some(queue) = &mut self.queue else {
             return;
         };
@@ -186,15 +203,13 @@ impl Line {
                 sequence = sequence.next();
             }
             let (taken, error) = queue.post(chain);
-            let mut bytes_taken = 0;
             for i in 0..taken {
-                let sequence = first.plus(i as u64);
                 let (_, signalled) = self.pins.number(0, false);
-                let len = slots.slot(sequence).map_or(usize::MAX, <[u8]>::len);
+                let sequence = first.plus(i as u64);
                 self.pins
-                    .sent(Some(sequence), queue.is_inline(len), signalled);
-                bytes_taken += len;
+                    .sent(Some(sequence), chain.is_inline(i), signalled);
             }
+            let bytes_taken = chain.bytes_of(taken);
             if let (Some(bucket), Some(now)) = (&mut self.bucket, now) {
                 bucket.take(now, bytes_taken);
             }
@@ -224,6 +239,7 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> bool {
+        // Copies have few buffers, which completions free.
         self.collect(stats);
         let is_sent = self.try_copy(bytes, chain, stats);
         if is_sent {

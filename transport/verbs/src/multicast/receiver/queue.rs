@@ -11,7 +11,7 @@ use crate::device::cm::{CmEvent, CmId, PortSpace};
 use crate::device::queue::{Completions, DatagramQueue, Depths, TAKEN_MAX, no_completion};
 use crate::device::region::Region;
 use crate::device::sys::{self, GRH_LEN};
-use crate::error::{VerbsError, done};
+use crate::error::{VerbsError, failed};
 use tickcast_transport_base::host::private_memory::PrivateMemory;
 
 /// Length of the longest possible datagram, in bytes: the largest MTU of InfiniBand.
@@ -81,11 +81,12 @@ impl ReceiveQueue {
             taken: std::array::from_fn(|_| no_completion()),
             device,
         };
+        let refused = |errno| failed("ibv_post_recv", errno);
         // Post all buffers before joining, so that no datagram finds the queue empty.
         for buffer in 0..u64::from(config.depth) {
-            opened.post_again(buffer)?;
+            opened.post_again(buffer).map_err(refused)?;
         }
-        opened.post_all()?;
+        opened.post_all().map_err(refused)?;
         Ok(opened)
     }
 
@@ -146,7 +147,7 @@ impl ReceiveQueue {
     }
 
     /// Queues a buffer to be posted, and posts the queued buffers once there are many.
-    pub(super) fn post_again(&mut self, buffer: u64) -> Result<(), VerbsError> {
+    pub(super) fn post_again(&mut self, buffer: u64) -> Result<(), i32> {
         let at = self.requests.len;
         self.requests.pieces[at] = sys::ibv_sge {
             addr: self.buffers.as_ptr().addr() as u64 + buffer * self.stride as u64 + LEAD as u64,
@@ -161,7 +162,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    pub(super) fn post_all(&mut self) -> Result<(), VerbsError> {
+    pub(super) fn post_all(&mut self) -> Result<(), i32> {
         let len = std::mem::take(&mut self.requests.len);
         if len == 0 {
             return Ok(());
@@ -175,16 +176,15 @@ impl ReceiveQueue {
             for i in 0..len {
                 let request = requests.add(i);
                 (*request).sg_list = pieces.add(i);
-                (*request).num_sge = 1;
-                (*request).next = if i + 1 < len {
-                    requests.add(i + 1)
-                } else {
-                    ptr::null_mut()
-                };
+                (*request).next = requests.add(i + 1);
             }
+            (*requests.add(len - 1)).next = ptr::null_mut();
             self.queue.post_receive(requests, &mut ptr::null_mut())
         };
-        done("ibv_post_recv", error)
+        match error {
+            0 => Ok(()),
+            errno => Err(errno),
+        }
     }
 }
 
@@ -192,7 +192,11 @@ impl Requests {
     fn new() -> Self {
         // SAFETY: zero is a value of every field: numbers and null pointers.
         // Exercised by `verbs::datagrams::verbs_fan_out_reaches_all_receivers`.
-        let request = || unsafe { std::mem::zeroed::<sys::ibv_recv_wr>() };
+        let zeroed = || unsafe { std::mem::zeroed::<sys::ibv_recv_wr>() };
+        let request = || sys::ibv_recv_wr {
+            num_sge: 1,
+            ..zeroed()
+        };
         let piece = sys::ibv_sge {
             addr: 0,
             length: 0,
