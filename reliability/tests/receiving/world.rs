@@ -702,7 +702,7 @@ impl World {
         );
         if c.missing_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
             assert_eq!(
-                c.delivered_records.get() - c.fenced_records.get() + c.lost_records.get(),
+                c.delivered_records.get() + c.lost_records.get() - c.fenced_records.get(),
                 publisher.next_record - 1,
                 "delivered + lost = published; {context}"
             );

@@ -311,7 +311,8 @@ impl Run {
         assert!(records.windows(2).all(|two| two[0] < two[1]), "each once");
         let (all, left) = (self.counted(), self.left);
         let delivered = all.delivered - left.delivered;
-        let known = delivered - (all.fenced - left.fenced) + all.lost - left.lost;
+        // Fenced records were delivered, or declared lost.
+        let known = delivered + (all.lost - left.lost) - (all.fenced - left.fenced);
         assert!(known <= published || self.lied_to, "{known} of {published}");
         if all.of_unknown_size == left.of_unknown_size && !self.lied_to {
             assert_eq!(known, published, "delivered + lost = published");

@@ -1,5 +1,6 @@
 /* Loaded before a program (LD_PRELOAD), it makes a device answer late, as a card in trouble does, and fail sends:
  *   /tmp/device-stuck   while it exists, calls that create, change or destroy anything do not return
+ *   /tmp/device-slow    while it exists, such calls take up to 20 ms longer, and half of the polls without an event find nothing
  *   /tmp/sends-fail     while it exists, sends with the Q_Key FAILING_Q_KEY are not accepted
  *   /tmp/sends-stop     while it exists, rxe0 completes nothing
  * A call that is stuck for two minutes ends the program. */
@@ -16,8 +17,19 @@
 
 enum { FAILING_Q_KEY = 0x0badbeef };
 
+/* Reproducible for a thread, which makes its calls in an order of its own. */
+static unsigned dice(void)
+{
+    static __thread unsigned state = 1;
+    return (unsigned)rand_r(&state);
+}
+
+static int is_slow(void) { return !access("/tmp/device-slow", F_OK); }
+
 static void stick(const char *call)
 {
+    if (is_slow())
+        usleep(dice() % 20000);
     for (int n = 0; !access("/tmp/device-stuck", F_OK); n++) {
         if (n == 120 * 1000) {
             fprintf(stderr, "FAILED: a thread waits for %s of a device that is stuck\n", call);
@@ -69,6 +81,9 @@ static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 
 static int stopping_poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *to)
 {
+    /* After the event of a channel, a poll does find something. */
+    if (!cq->channel && is_slow() && dice() % 2)
+        return 0;
     if (!strcmp(cq->context->device->name, "rxe0") && !access("/tmp/sends-stop", F_OK))
         return 0;
     return poll_cq(cq, most, to);

@@ -57,7 +57,8 @@ pub trait FanOut: Send {
     /// network refuses is not an error: it is counted, and the stream continues.
     fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError>;
 
-    /// Returns the highest sequence up to which no posted slot is pinned any more. `None` before the first.
+    /// Returns the highest sequence up to which no posted slot is pinned any more. `None` before the first of
+    /// the stream.
     /// Call it often, because it also advances a transport.
     fn completed(&mut self) -> Option<Sequence>;
 

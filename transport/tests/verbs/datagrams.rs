@@ -581,7 +581,7 @@ fn reset_completes_with_unsignalled_tail_sends() {
         let first = round * 100 + 1;
         post_all(&mut fan_out, &ring, first, first + 14, || ());
         assert_eq!(poll_until(&mut receiver, 15).len(), 15);
-        assert_eq!(fan_out.completed().unwrap_or_default(), Sequence(first - 1));
+        assert_eq!(fan_out.completed(), None);
         if round < 2 {
             fan_out.reset();
             assert_eq!(fan_out.completed(), None);

@@ -171,6 +171,39 @@ fn held_device_calls_stop_no_line() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
+fn stream_begun_between_queues_has_nothing_completed() {
+    let ring = TestRing::new(|_| 1024);
+    let mut line = Line::new(&ring, 7);
+    until("the first do not arrive", || {
+        line.drive(&ring, 15);
+        line.seen.len() == 15
+    });
+    let stuck = Trouble::begin(STUCK);
+    // Each reset gives a queue up, and the device returns no other one.
+    line.fan_out.reset();
+    line.next = 101;
+    until("the spare queue does not send", || {
+        line.drive(&ring, 115);
+        line.seen.len() == 30
+    });
+    line.fan_out.reset();
+    line.next = 501;
+    for _ in 0..100 {
+        assert!(!line.drive(&ring, 600));
+        assert_eq!(line.fan_out.completed(), None);
+    }
+    assert_eq!(line.next, 501);
+    drop(stuck);
+    until("the line does not return", || {
+        line.drive(&ring, 600);
+        line.seen.len() == 130
+    });
+    assert_eq!(line.seen[30..], all(501, 600));
+    assert!(line.fan_out.completed() > Some(Sequence(500)));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
 fn line_whose_sends_keep_failing_opens_device_again() {
     let ring = TestRing::new(|_| 1024);
     let (mut a, mut b) = (Line::new(&ring, FAILING_Q_KEY), Line::new(&ring, 7));

@@ -35,6 +35,8 @@ pub struct VerbsFanOut {
     lines: Vec<Line>,
     stats: Vec<SendStats>,
     chain: Chain,
+    /// The sequence before the first of the stream.
+    begun_after: Sequence,
     datagram_len_max: usize,
 }
 
@@ -74,8 +76,18 @@ impl VerbsFanOut {
             stats: vec![SendStats::default(); lines.len()],
             lines,
             chain: Chain::new(),
+            begun_after: Sequence::NONE,
             datagram_len_max: config.datagram_len_max,
         })
+    }
+
+    /// Restarts all lines behind `sequence`.
+    #[cold]
+    fn begin_after(&mut self, sequence: Sequence) {
+        self.begun_after = sequence;
+        for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
+            line.begin_after(sequence, stats);
+        }
     }
 
     /// Returns the devices of the lines that have a queue.
@@ -93,9 +105,7 @@ impl FanOut for VerbsFanOut {
     fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
         let taken_by_all = |lines: &[Line]| lines.iter().map(Line::taken).min();
         if taken_by_all(&self.lines) != Some(range.first.previous()) {
-            for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
-                line.begin_after(range.first.previous(), stats);
-            }
+            self.begin_after(range.first.previous());
         }
         let mut stalled = false;
         for (i, line) in self.lines.iter_mut().enumerate() {
@@ -111,7 +121,8 @@ impl FanOut for VerbsFanOut {
             line.collect(stats);
         }
         let completed = self.lines.iter().map(Line::completed).min();
-        completed.filter(|sequence| *sequence != Sequence::NONE)
+        // A line between two queues has taken nothing of the stream yet.
+        completed.filter(|sequence| *sequence > self.begun_after)
     }
 
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
@@ -124,9 +135,7 @@ impl FanOut for VerbsFanOut {
     }
 
     fn reset(&mut self) {
-        for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
-            line.begin_after(Sequence::NONE, stats);
-        }
+        self.begin_after(Sequence::NONE);
     }
 
     fn datagram_len_max(&self) -> usize {

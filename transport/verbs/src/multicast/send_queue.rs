@@ -69,6 +69,11 @@ impl Chain {
         self.requests[at].send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 != 0
     }
 
+    /// Returns whether the completion of the n-th request that was added last is reported.
+    pub(crate) fn is_signalled(&self, at: usize) -> bool {
+        self.requests[at].send_flags & sys::ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
+    }
+
     /// Discards the requests that were added and not posted.
     pub(crate) const fn clear(&mut self) {
         self.len = 0;
@@ -155,7 +160,7 @@ pub(crate) struct Pins {
     sequences: Box<[Sequence]>,
     /// The last sequence given to the device or skipped.
     taken: Sequence,
-    /// The last sequence known to be done.
+    /// The last sequence that the device does not read any more.
     completed: Sequence,
 }
 
@@ -201,7 +206,8 @@ impl Pins {
         (self.posted + ahead as u64, signalled)
     }
 
-    /// Records a send that the device took: of this sequence or, for `None`, of a copy.
+    /// Records a send that the device took: of this sequence or, for `None`, of a copy. After the last one of
+    /// a chain, call [`chain_sent`](Self::chain_sent).
     #[inline]
     pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, signalled: bool) {
         self.taken = sequence.unwrap_or(self.taken);
@@ -212,6 +218,14 @@ impl Pins {
             self.pinned = self.posted;
         }
         self.silent = if signalled { 0 } else { self.silent + 1 };
+    }
+
+    /// Completes the recorded sends of a chain, if all are inline and nothing before them is pinned.
+    #[inline]
+    pub(crate) fn chain_sent(&mut self) {
+        if self.done >= self.pinned {
+            self.completed = self.taken;
+        }
     }
 
     /// Records a sequence that is not sent.
@@ -226,7 +240,11 @@ impl Pins {
     pub(crate) fn signalled(&mut self, number: u64) {
         if (self.done..self.posted).contains(&number) {
             self.done = number + 1;
-            self.completed = self.sequences[self.slot(number)];
+            let sent = match self.done >= self.pinned {
+                true => self.taken,
+                false => self.sequences[self.slot(number)],
+            };
+            self.completed = self.completed.max(sent);
         }
     }
 
@@ -235,12 +253,8 @@ impl Pins {
     }
 
     /// Returns the last sequence that the device does not read any more.
-    pub(crate) fn completed(&self) -> Sequence {
-        if self.done >= self.pinned {
-            self.taken
-        } else {
-            self.completed
-        }
+    pub(crate) const fn completed(&self) -> Sequence {
+        self.completed
     }
 
     /// Returns the number of the next send.
@@ -281,6 +295,7 @@ mod tests {
                 numbers.push(number);
             }
         }
+        pins.chain_sent();
         numbers
     }
 
@@ -308,9 +323,20 @@ mod tests {
         assert_eq!((pins.room(), pins.completed()), (5, Sequence(3)));
         // A send from memory pins itself and, because of the order, all sends after it.
         send(&mut pins, 4..=4, false);
-        assert_eq!(pins.completed(), Sequence(0));
+        send(&mut pins, 5..=5, true);
+        assert_eq!(pins.completed(), Sequence(3));
         pins.signalled(3);
-        assert_eq!(pins.completed(), Sequence(4));
+        assert_eq!(pins.completed(), Sequence(5));
+    }
+
+    #[test]
+    fn late_completion_of_inline_send_takes_nothing_back() {
+        let mut pins = Pins::new(16, 4);
+        assert_eq!(send(&mut pins, 1..=6, true), [3]);
+        send(&mut pins, 7..=7, false);
+        assert_eq!(pins.completed(), Sequence(6));
+        pins.signalled(3);
+        assert_eq!(pins.completed(), Sequence(6));
     }
 
     #[test]

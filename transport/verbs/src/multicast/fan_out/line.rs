@@ -204,11 +204,13 @@ impl Line {
             }
             let (taken, error) = queue.post(chain);
             for i in 0..taken {
+                // The flags of the request say the same, and take longer to read.
                 let (_, signalled) = self.pins.number(0, false);
                 let sequence = first.plus(i as u64);
                 self.pins
                     .sent(Some(sequence), chain.is_inline(i), signalled);
             }
+            self.pins.chain_sent();
             let bytes_taken = chain.bytes_of(taken);
             if let (Some(bucket), Some(now)) = (&mut self.bucket, now) {
                 bucket.take(now, bytes_taken);
@@ -256,21 +258,21 @@ impl Line {
         let Some(queue) = self.queue.as_mut().filter(|_| self.address.is_some()) else {
             return false;
         };
-        let has_room = self.pins.room() > 0;
-        let mut bucket = self.bucket.as_mut();
-        if !has_room
-            || !bucket
-                .as_mut()
-                .is_none_or(|it| it.take(SystemClock.now(), bytes.len()))
-        {
+        let mut bucket = self.bucket.as_mut().map(|it| (it, SystemClock.now()));
+        let is_paced = bucket
+            .as_mut()
+            .is_some_and(|(bucket, now)| !bucket.has(*now, bytes.len()));
+        let has_room = self.pins.room() > 0 && !is_paced;
+        if !has_room || !queue.add_copy(chain, bytes, self.q_key, &self.pins) {
             return false;
         }
-        let Some(copy) = queue.add_copy(chain, bytes, self.q_key, &self.pins) else {
-            return false;
-        };
         let (taken, error) = queue.post(chain);
         if taken > 0 {
-            self.pins.sent(None, copy.inline, copy.signalled);
+            self.pins
+                .sent(None, chain.is_inline(0), chain.is_signalled(0));
+            if let Some((bucket, now)) = &mut bucket {
+                bucket.take(*now, bytes.len());
+            }
             return true;
         }
         if !matches!(error, libc::ENOMEM | libc::EAGAIN) {

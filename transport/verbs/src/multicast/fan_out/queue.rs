@@ -129,27 +129,30 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Adds the send of a copy to a chain. Returns its number, or `None` if no buffer is free.
+    /// Adds the send of a copy to a chain. Returns `false` if there is no address or no free buffer.
     pub(super) fn add_copy(
         &mut self,
         chain: &mut Chain,
         bytes: &[u8],
         q_key: u32,
         pins: &Pins,
-    ) -> Option<CopySend> {
-        let (at, inline) = (self.next_copy, self.is_inline(bytes.len()));
-        let (number, signalled) = pins.number(0, !inline);
+    ) -> bool {
+        let Some(address) = &self.address else {
+            return false;
+        };
         let mut piece = self.piece(bytes, self.copies.lkey());
-        if !inline {
+        let (number, signalled) = pins.number(0, !piece.inline);
+        if !piece.inline {
+            let at = self.next_copy;
             if self.copied[at].is_some_and(|number| !pins.is_done(number)) {
-                return None;
+                return false;
             }
             piece.bytes = self.copies.fill(at * self.copy_len, bytes);
             self.copied[at] = Some(number);
             self.next_copy = (at + 1) % COPIES;
         }
-        chain.push(piece, self.address.as_ref()?, q_key, number, signalled);
-        Some(CopySend { inline, signalled })
+        chain.push(piece, address, q_key, number, signalled);
+        true
     }
 
     /// Posts a chain. Returns how many sends the device took, and its error number if not all.
@@ -211,11 +214,4 @@ impl SendQueue {
         }
         unsent
     }
-}
-
-/// A copy that was added to a chain.
-#[derive(Clone, Copy)]
-pub(super) struct CopySend {
-    pub(super) inline: bool,
-    pub(super) signalled: bool,
 }

@@ -81,8 +81,7 @@ impl Upkeep {
             attach_at: now,
             wanted: 0,
             queue_at: now,
-            is_failing: false,
-            errno: 0,
+            failing: None,
             addresses: Vec::new(),
             supplies: Supplies {
                 to_line,
@@ -164,10 +163,8 @@ struct Keeper {
     /// Queues to open, and the earliest time for it.
     wanted: u32,
     queue_at: Instant,
-    /// Whether the last attempt failed, so that an outage is one line of the log.
-    is_failing: bool,
-    /// The error number that the line knows.
-    errno: i32,
+    /// The error number of the outage under way, which the log and the line have received.
+    failing: Option<i32>,
     /// All addresses, kept until neither line nor queues use them: the thread that publishes destroys none.
     addresses: Vec<Arc<AddressHandle>>,
     supplies: Supplies,
@@ -250,9 +247,7 @@ impl Keeper {
         if attached.is_stale() {
             let (device, group) = (attached.device.name(), self.line.group);
             tracing::warn!(device, %group, "the device or its address is gone; the line opens it again");
-            attached.is_stale = true;
-            self.supplies.send(Supply::Stale);
-            return;
+            return self.give_up();
         }
         self.renew(now);
     }
@@ -304,7 +299,7 @@ impl Keeper {
             match attached.queue(&self.config) {
                 Ok(queue) => {
                     self.wanted -= 1;
-                    self.is_failing = false;
+                    self.failing = None;
                     self.supplies.send(Supply::Queue(queue));
                 }
                 Err(error) => {
@@ -315,25 +310,34 @@ impl Keeper {
         }
     }
 
-    /// Notes an attempt. A failed one is repeated, and the first of an outage is logged.
+    /// Notes an attempt to open something. A failed one is repeated, and an outage logs an error number once.
     fn note(&mut self, what: &str, result: Result<(), VerbsError>) {
-        let Err(error) = result else {
-            self.is_failing = false;
-            return;
-        };
-        if !self.is_failing {
-            let group = self.line.group;
-            tracing::warn!(%group, "{what} can't be opened for a line, which tries again: {error}");
+        match result {
+            Ok(()) => self.failing = None,
+            Err(error) if self.report(error.errno()) => {
+                let group = self.line.group;
+                tracing::warn!(%group, "{what} can't be opened for a line, which tries again: {error}");
+            }
+            Err(_) => {}
         }
-        self.is_failing = true;
-        self.report(error.errno().unwrap_or(libc::EIO));
     }
 
-    /// Reports an error number to the line, unless it was the last one: the line may read no message for
-    /// long.
-    fn report(&mut self, errno: i32) {
-        if std::mem::replace(&mut self.errno, errno) != errno {
+    /// Reports an error number to the line, unless it was the last one of this outage: the line may read no
+    /// message for long. Returns whether it was reported.
+    fn report(&mut self, errno: Option<i32>) -> bool {
+        let errno = errno.unwrap_or(libc::EIO);
+        let is_new = self.failing.replace(errno) != Some(errno);
+        if is_new {
             self.supplies.send(Supply::Failed(errno));
+        }
+        is_new
+    }
+
+    /// Requests that the line returns its queues: only opening the device again helps.
+    fn give_up(&mut self) {
+        if let Some(attached) = &mut self.attached {
+            attached.is_stale = true;
+            self.supplies.send(Supply::Stale);
         }
     }
 
@@ -346,26 +350,23 @@ impl Keeper {
         let route = match attached.membership.renew(now, &device) {
             Ok(None) => return,
             Ok(Some(route)) => route,
-            Err(libc::ENODEV | libc::EADDRNOTAVAIL) => {
-                // The interface has another address, or its device is gone: only opening it again helps.
-                attached.is_stale = true;
-                return self.supplies.send(Supply::Stale);
-            }
+            // The interface has another address, or its device is gone.
+            Err(libc::ENODEV | libc::EADDRNOTAVAIL) => return self.give_up(),
             Err(errno) => {
                 let device = device.name();
                 tracing::warn!(device, %group, errno, "a membership is not renewed yet; the line sends on if it has an address");
-                return self.report(errno);
+                self.report(Some(errno));
+                return;
             }
         };
         if device.check_len(self.config.datagram_len_max).is_err() {
             // The port came back with a smaller MTU. Opening the device again reports it.
-            attached.is_stale = true;
-            self.supplies.send(Supply::Stale);
-            return;
+            return self.give_up();
         }
         match attached.set_address(route, &self.config) {
             Ok(address) => {
                 attached.membership.renewed();
+                self.failing = None;
                 tracing::info!(device = device.name(), %group, "a membership was renewed");
                 self.addresses.push(Arc::clone(&address));
                 self.supplies.send(Supply::Address(address));
@@ -373,7 +374,7 @@ impl Keeper {
             Err(error) => {
                 tracing::warn!(%group, "a membership can't be used, and is requested again: {error}");
                 attached.membership.failed(now);
-                self.report(error.errno().unwrap_or(libc::EIO));
+                self.report(error.errno());
             }
         }
     }
