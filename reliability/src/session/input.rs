@@ -29,11 +29,11 @@ pub enum SubscriberInput<'a> {
     /// Whether this is a standby whose driver can make inboxes. Counts from the next READ connection on;
     /// `false` without it.
     UseInboxes(bool),
-    /// This host cannot make a NACK connection, and trying again would not help: none is made before the
-    /// next WELCOME.
+    /// This host has no device for the current NACK offer: it is dropped until the next WELCOME. The others
+    /// are tried.
     NackUnusable,
-    /// This host cannot READ, and trying again would not help: no READ connection is made before the next
-    /// WELCOME.
+    /// This host has no device for the current READ offer: it is dropped until the next WELCOME. The others
+    /// are tried.
     ReadUnusable,
     /// The limits of the READ connection that is being made. Comes before its `Connected`.
     Limits(ReadLimits),

@@ -181,6 +181,12 @@ impl Link {
         matches!(self.state, State::Joining(_) | State::Up)
     }
 
+    /// Returns whether there is a connection or an attempt at one.
+    #[must_use]
+    pub(crate) const fn is_begun(&self) -> bool {
+        !matches!(self.state, State::Unwanted | State::Waiting(_))
+    }
+
     /// Returns whether WELCOME arrived.
     #[must_use]
     pub(crate) const fn is_up(&self) -> bool {

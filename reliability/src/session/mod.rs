@@ -208,8 +208,16 @@ impl SubscriberCore {
             SubscriberInput::UseNackPath(usable) => self.nack.set_usable(usable),
             SubscriberInput::UseReadPath(usable) => self.read.link.set_usable(usable),
             SubscriberInput::UseInboxes(usable) => self.inboxes = usable,
-            SubscriberInput::NackUnusable => self.stop_nack(now),
-            SubscriberInput::ReadUnusable => self.stop_read(now),
+            SubscriberInput::NackUnusable => {
+                let is_next = self.nack.drop_offer();
+                self.stop_nack(now);
+                self.nack.want_if(now, is_next);
+            }
+            SubscriberInput::ReadUnusable => {
+                let is_next = self.read.link.drop_offer();
+                self.stop_read(now);
+                self.read.link.want_if(now, is_next);
+            }
             SubscriberInput::Limits(limits) => self.read.set_limits(limits),
             SubscriberInput::Malformed { channel, .. } => self.handle_malformed(channel),
             SubscriberInput::UnknownSender(channel) => {
@@ -322,7 +330,7 @@ impl SubscriberCore {
 
     /// Returns the offer to connect to for [`Path::Nack`].
     #[must_use]
-    pub const fn nack_offer(&self) -> Option<RepairOffer> {
+    pub fn nack_offer(&self) -> Option<RepairOffer> {
         self.nack.offer()
     }
 
@@ -370,7 +378,7 @@ impl SubscriberCore {
         on: &mut dyn Deliver,
     ) {
         let link = self.link_mut(path);
-        let was_up = link.is_up();
+        let (was_up, was_begun) = (link.is_up(), link.is_begun());
         link.failed(now);
         match path {
             Path::Repair => {
@@ -385,9 +393,21 @@ impl SubscriberCore {
                     self.actions.push_back(Action::Disconnect(Path::Replay));
                 }
             }
-            Path::Nack if was_up => self.nack_down(now),
-            Path::Nack => {}
-            Path::Read => self.read_down(now),
+            Path::Nack => {
+                // An event may come late, after the session or an earlier event ended the connection.
+                if was_begun {
+                    self.nack.next_offer(was_up);
+                }
+                if was_up {
+                    self.nack_down(now);
+                }
+            }
+            Path::Read => {
+                if was_begun {
+                    self.read.link.next_offer(was_up);
+                }
+                self.read_down(now);
+            }
             Path::Replay => {
                 self.replay.failed();
                 for receiver in self.entries.receivers_mut() {

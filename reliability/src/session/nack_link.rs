@@ -17,14 +17,30 @@ const RETRY_MAX_TIMES: u64 = 8;
 /// The timeout of an attempt, as a multiple of the timeout over TCP.
 const JOIN_TIMEOUT_TIMES: u64 = 2;
 
-/// The NACK connection, its offer and its unanswered requests.
+/// Offers of one WELCOME that are used. A publisher has few devices.
+const OFFERS_MAX: usize = 16;
+
+/// An offer of the publisher.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Offer {
+    offer: RepairOffer,
+    /// Whether the last attempt did not come up. The others are tried first then.
+    failed: bool,
+}
+
+/// The NACK connection, its offers and its unanswered requests.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NackLink {
     /// Whether the driver can make a NACK connection.
     usable: bool,
-    /// The publisher's offer, with the address to connect to.
+    /// The publisher's offers, each with an address to connect to. They are tried in turn.
     #[serde(with = "crate::types::as_json")]
-    offer: Option<RepairOffer>,
+    offers: Vec<Offer>,
+    /// Index of the current offer.
+    turn: usize,
+    /// The offer that answered last, with which the next session begins.
+    #[serde(with = "crate::types::as_json")]
+    served: Option<RepairOffer>,
     pub(crate) link: Link,
     /// Requests in a row that were not answered in time, each sent after the one before was known to be
     /// late.
@@ -37,7 +53,9 @@ impl NackLink {
     pub(crate) const fn new(timers: LinkTimers, seed: u64) -> Self {
         Self {
             usable: false,
-            offer: None,
+            offers: Vec::new(),
+            turn: 0,
+            served: None,
             link: Link::new(
                 LinkTimers {
                     retry_max: timers.retry_max.times(RETRY_MAX_TIMES),
@@ -57,16 +75,57 @@ impl NackLink {
     }
 
     /// Returns the offer to connect to.
-    pub(crate) const fn offer(&self) -> Option<RepairOffer> {
-        self.offer
+    pub(crate) fn offer(&self) -> Option<RepairOffer> {
+        self.offers.get(self.turn).map(|it| it.offer)
     }
 
-    /// Takes the offer of a WELCOME.
-    pub(crate) fn offered(&mut self, now: Nanos, offer: Option<RepairOffer>) {
-        self.offer = offer;
-        if self.usable && self.offer.is_some() {
+    /// Takes the offers of a WELCOME. The one that answered last comes first.
+    pub(crate) fn offered(&mut self, now: Nanos, offers: impl Iterator<Item = RepairOffer>) {
+        let before = std::mem::take(&mut self.offers);
+        let failed = |offer| before.iter().any(|it| it.failed && it.offer == offer);
+        let taken = offers.take(OFFERS_MAX).map(|offer| Offer {
+            offer,
+            failed: failed(offer),
+        });
+        self.offers = taken.collect();
+        let served = self
+            .offers
+            .iter()
+            .position(|it| Some(it.offer) == self.served);
+        self.turn = served.unwrap_or(0);
+        self.want_if(now, !self.offers.is_empty());
+    }
+
+    /// Requests the connection if there is an offer for it and the driver can make it.
+    pub(crate) fn want_if(&mut self, now: Nanos, is_offered: bool) {
+        if is_offered && self.usable {
             self.link.want(now);
         }
+    }
+
+    /// The connection to the current offer ended, or the attempt failed. Moves on to the next offer whose
+    /// last attempt came up, or to the next one if none did.
+    pub(crate) fn next_offer(&mut self, was_up: bool) {
+        if let Some(current) = self.offers.get_mut(self.turn) {
+            current.failed = !was_up;
+        }
+        if self.offers.iter().all(|it| it.failed) {
+            self.offers.iter_mut().for_each(|it| it.failed = false);
+        }
+        let count = self.offers.len().max(1);
+        let mut others = (1..=count).map(|ahead| (self.turn + ahead) % count);
+        let next = others.find(|at| self.offers.get(*at).is_some_and(|it| !it.failed));
+        self.turn = next.unwrap_or(0);
+    }
+
+    /// Drops the current offer, because the driver has no device for it. Returns whether it was wanted and
+    /// others are left.
+    pub(crate) fn drop_offer(&mut self) -> bool {
+        if self.turn < self.offers.len() {
+            self.offers.remove(self.turn);
+        }
+        self.turn %= self.offers.len().max(1);
+        self.link.is_wanted() && !self.offers.is_empty()
     }
 
     /// Handles the established connection. Only an answer shows that it works.
@@ -76,9 +135,10 @@ impl NackLink {
     }
 
     /// Handles an answer, in time or late.
-    pub(crate) const fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.link.settled();
         self.unanswered = 0;
+        self.served = self.offer();
     }
 
     /// Handles a request sent at `requested_at` that was not answered in time. Returns whether too many were

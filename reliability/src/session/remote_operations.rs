@@ -11,7 +11,7 @@ use crate::types::Nanos;
 impl SubscriberCore {
     /// Returns the offer to connect to for [`Path::Read`].
     #[must_use]
-    pub const fn read_offer(&self) -> Option<RepairOffer> {
+    pub fn read_offer(&self) -> Option<RepairOffer> {
         self.read.link.offer()
     }
 

@@ -59,15 +59,15 @@ impl SubscriberCore {
             }
         }
         self.is_authenticated = self.entries.receivers().any(Receiver::is_authenticated);
-        let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
-        let nack = welcome.repairs.iter().find(known).copied();
+        let offers = || welcome.repairs.iter().copied();
         if self.wants(|ladder| ladder.nacks()) {
-            self.nack.offered(now, nack);
+            let known = |offer: &RepairOffer| !matches!(offer, RepairOffer::Unknown);
+            self.nack.offered(now, offers().filter(known));
         }
-        let reads = |offer: &&RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
-        let read = welcome.repairs.iter().find(reads).copied();
         if self.wants(|ladder| ladder.reads()) {
-            self.read.link.offered(now, read);
+            let reads =
+                |offer: &RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
+            self.read.link.offered(now, offers().filter(reads));
         }
         if zombie {
             self.refuse_welcome(now, LinkDownReason::OldEpoch, on);

@@ -10,12 +10,20 @@ use tickcast_reliability::types::Nanos;
 use crate::world::*;
 
 fn offer() -> RepairOffer {
-    let address = "10.0.0.1:7410".parse().unwrap();
+    offer_at("10.0.0.1:7410")
+}
+
+fn offer_at(address: &str) -> RepairOffer {
     RepairOffer::Verbs {
-        address,
+        address: address.parse().unwrap(),
         read: false,
         mirror: false,
     }
+}
+
+/// Returns the offers of a publisher with two devices.
+fn two_offers() -> [RepairOffer; 2] {
+    [offer(), offer_at("10.0.1.1:7410")]
 }
 
 /// Returns a joined subscriber with these repair offers beside TCP, which the driver may be able to use.
@@ -74,6 +82,139 @@ fn answering_nack_connection_gets_all_nacks() {
         ),
         (0, 1, 0)
     );
+}
+
+fn closed() -> SubscriberInput<'static> {
+    SubscriberInput::Disconnected(Path::Nack, LinkDownReason::Closed)
+}
+
+/// Returns the number of attempts at a NACK connection.
+fn attempts(world: &World) -> usize {
+    let attempts = world.connects.iter();
+    attempts.filter(|(path, _)| *path == Path::Nack).count()
+}
+
+#[test]
+fn nack_connection_that_ends_moves_to_the_next_offer() {
+    let mut publisher = Publisher::new(5, 1);
+    let [one, other] = two_offers();
+    let mut world = joined(&publisher, vec![one, RepairOffer::Unknown, other], true);
+    for offer in [other, one, other] {
+        assert!(world.core.is_nack_up());
+        world.give(closed());
+        assert_eq!(world.core.nack_offer(), Some(offer));
+        // A late report of the same end changes nothing.
+        world.give(closed());
+        assert_eq!(world.core.nack_offer(), Some(offer));
+        world.pass(Nanos::from_secs(1), &publisher);
+    }
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+}
+
+#[test]
+fn next_session_begins_with_the_offer_that_answered() {
+    let mut publisher = Publisher::new(5, 1);
+    let [one, other] = two_offers();
+    let mut world = joined(&publisher, vec![one, other], true);
+    world.give(closed());
+    world.pass(Nanos::from_secs(1), &publisher);
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    // The publisher's end closes all connections, in any order.
+    for session_first in [true, false] {
+        if !session_first {
+            world.give(closed());
+        }
+        world.cut(LinkDownReason::Closed);
+        world.give(closed());
+        world.pass(Nanos::from_secs(1), &publisher);
+        assert!(world.core.is_nack_up());
+        assert_eq!(world.core.nack_offer(), Some(other), "{session_first}");
+    }
+    // That one is gone from the next session's offers.
+    world.repairs = vec![one];
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert_eq!(world.core.nack_offer(), Some(one));
+}
+
+#[test]
+fn offer_whose_attempt_failed_comes_after_those_that_work() {
+    let publisher = Publisher::new(5, 1);
+    let [one, other] = two_offers();
+    let mut world = joined(&publisher, vec![one, other], true);
+    world.unreachable = vec![other];
+    world.give(closed());
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert!(world.core.is_nack_up());
+    let tried = attempts(&world);
+    // From now on, the first offer is tried again at once.
+    for n in 1..=3 {
+        world.give(closed());
+        assert_eq!(world.core.nack_offer(), Some(one));
+        world.pass(Nanos::from_secs(1), &publisher);
+        assert_eq!(attempts(&world), tried + n);
+    }
+    // Until it fails too. Then both are tried in turn, with back-off.
+    world.unreachable = vec![one, other];
+    world.give(closed());
+    world.pass(Nanos::from_secs(60), &publisher);
+    let tried_more = attempts(&world) - tried;
+    assert!((5..50).contains(&tried_more), "{tried_more}");
+    world.unreachable = vec![one];
+    world.pass(Nanos::from_secs(60), &publisher);
+    assert!(world.core.is_nack_up());
+    assert_eq!(world.core.nack_offer(), Some(other));
+}
+
+#[test]
+fn nack_offer_without_a_device_is_dropped() {
+    let publisher = Publisher::new(5, 1);
+    let [one, other] = two_offers();
+    for without in [vec![one], vec![other], vec![one, other]] {
+        let mut world = World::new(quiet(), Start::Live, 1);
+        world.repairs = vec![one, other];
+        world.without_device.clone_from(&without);
+        world.give(SubscriberInput::UseNackPath(true));
+        world.settle(&publisher);
+        if without.len() < 2 {
+            let left = [one, other].into_iter().find(|it| !without.contains(it));
+            for _ in 0..3 {
+                assert!(world.core.is_nack_up());
+                assert_eq!(world.core.nack_offer(), left, "the other is dropped");
+                world.give(closed());
+                world.pass(Nanos::from_secs(1), &publisher);
+            }
+            continue;
+        }
+        // No other attempt follows within the session.
+        assert_eq!((world.core.nack_offer(), attempts(&world)), (None, 2));
+        world.pass(Nanos::from_secs(60), &publisher);
+        assert_eq!(attempts(&world), 2);
+        world.without_device.clear();
+        world.cut(LinkDownReason::Closed);
+        world.pass(Nanos::from_secs(1), &publisher);
+        assert!(world.core.is_nack_up());
+        assert_eq!(world.core.nack_offer(), Some(one));
+    }
+}
+
+#[test]
+fn offers_beyond_the_limit_are_ignored() {
+    let publisher = Publisher::new(5, 1);
+    let offers: Vec<_> = (1..=20)
+        .map(|n| offer_at(&format!("10.0.{n}.1:7410")))
+        .collect();
+    let mut world = joined(&publisher, offers.clone(), true);
+    for n in 1..=17 {
+        world.give(closed());
+        assert_eq!(world.core.nack_offer(), Some(offers[n % 16]));
+        // Nothing is asked, so the back-off grows.
+        world.pass(Nanos::from_secs(20), &publisher);
+    }
 }
 
 #[test]

@@ -146,6 +146,35 @@ fn read_connection_needs_an_offer_and_a_capable_driver() {
 }
 
 #[test]
+fn reads_use_each_offer_that_allows_them() {
+    let publisher = Publisher::new(5, 1);
+    let at = |address: &str, read| RepairOffer::Verbs {
+        address: address.parse().unwrap(),
+        read,
+        mirror: false,
+    };
+    let (one, other) = (at("10.0.0.1:7410", true), at("10.0.2.1:7410", true));
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
+        world.repairs = vec![at("10.0.1.1:7410", false), one, other];
+    });
+    for offer in [other, one] {
+        let closed = LinkDownReason::Closed;
+        world.give(SubscriberInput::Disconnected(Path::Read, closed));
+        assert_eq!(world.core.read_offer(), Some(offer));
+        world.pass(Nanos::from_secs(1), &publisher);
+    }
+    // Without a device for either, no attempt follows.
+    world.without_device = vec![one, other];
+    let closed = LinkDownReason::Closed;
+    world.give(SubscriberInput::Disconnected(Path::Read, closed));
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert_eq!(world.core.read_offer(), None);
+    let attempts = world.connects.len();
+    world.pass(Nanos::from_secs(60), &publisher);
+    assert_eq!(world.connects.len(), attempts);
+}
+
+#[test]
 fn run_is_read_in_pieces_within_the_ring() {
     let mut publisher = Publisher::new(5, SLOTS - 2);
     let mut world = joined(RepairOrder::Read, &publisher);

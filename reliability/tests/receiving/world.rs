@@ -344,6 +344,9 @@ pub(crate) struct World {
     /// Repair offers in WELCOME beside TCP, and whether that connection answers.
     pub(crate) repairs: Vec<RepairOffer>,
     pub(crate) rc_answers: bool,
+    /// The offers for which there is no device, and those where nothing answers an attempt.
+    pub(crate) without_device: Vec<RepairOffer>,
+    pub(crate) unreachable: Vec<RepairOffer>,
     /// READs in flight, and whether they are completed at once.
     pub(crate) read_requests: Vec<RemoteRequest>,
     pub(crate) reads: bool,
@@ -393,6 +396,8 @@ impl World {
             connectable: true,
             repairs: vec![],
             rc_answers: true,
+            without_device: vec![],
+            unreachable: vec![],
             read_requests: vec![],
             reads: true,
             limits: ReadLimits {
@@ -481,8 +486,20 @@ impl World {
                 if let Action::Disconnect(path) = action {
                     self.given_up.push(path);
                 }
+                let offer = match action {
+                    Action::Connect(Path::Nack) => self.core.nack_offer(),
+                    Action::Connect(Path::Read) => self.core.read_offer(),
+                    _ => None,
+                };
+                let is_in = |all: &[RepairOffer]| offer.is_some_and(|offer| all.contains(&offer));
                 match action {
-                    Action::Connect(path) if self.connectable => {
+                    Action::Connect(path) if is_in(&self.without_device) => {
+                        self.give(match path {
+                            Path::Nack => SubscriberInput::NackUnusable,
+                            _ => SubscriberInput::ReadUnusable,
+                        });
+                    }
+                    Action::Connect(path) if self.connectable && !is_in(&self.unreachable) => {
                         self.give(SubscriberInput::Limits(self.limits));
                         self.give(SubscriberInput::Connected(path));
                     }
