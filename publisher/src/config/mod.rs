@@ -175,18 +175,19 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RepairVerbsConfig {
-    /// The device's interface; null: the publisher's.
+    /// The devices' interfaces, at most 16. By default those of the lines by verbs, or without such lines the
+    /// publisher's. Subscribers connect to one, and to the next when their connection ends.
     #[serde(default)]
-    #[schemars(with = "Option<String>")]
-    pub interface: Option<Interface>,
-    /// The rdma_cm port, independent of TCP ports; with 0 the system chooses.
+    #[schemars(with = "Vec<String>", length(max = 16))]
+    pub interfaces: Vec<Interface>,
+    /// The rdma_cm port on each interface, independent of TCP ports; with 0 the system chooses.
     #[serde(default)]
     pub port: u16,
     /// Whether subscribers may READ the rings; if so, the rings are pinned as a whole.
     #[serde(default = "yes")]
     pub read: bool,
-    /// Maximum number of cursors, one for each channel of each subscriber that READs: 0 to 4096. A
-    /// subscriber reports its progress through its cursor, without a message.
+    /// Maximum number of cursors for each interface, one for each channel of each subscriber that READs: 0 to
+    /// 4096. A subscriber reports its progress through its cursor, without a message.
     #[serde(default = "cursors_default")]
     #[schemars(range(max = 4_096))]
     pub cursors: u16,

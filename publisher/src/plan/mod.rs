@@ -5,6 +5,7 @@ mod all_feeds;
 mod endpoints;
 pub(crate) mod fan_out;
 mod keys;
+mod repair;
 pub(crate) mod routing;
 mod standby;
 
@@ -23,7 +24,6 @@ use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
-use tickcast_transport::verbs::Device;
 use tracing_subscriber::EnvFilter;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,6 +37,8 @@ use crate::error::ConfigError;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 use fan_out::{At, Groups, check_total};
 pub(crate) use fan_out::{FanOutPlan, LinePlace};
+use repair::INTERFACES_MAX;
+pub(crate) use repair::interfaces as repair_interfaces;
 
 /// A checked config.
 #[derive(Clone, Debug)]
@@ -167,6 +169,13 @@ impl Plan {
             ));
         }
         let over_verbs = config.repair_verbs.as_ref();
+        if let Some(verbs) = over_verbs.filter(|it| it.interfaces.len() > INTERFACES_MAX) {
+            return Err(ConfigError::value(
+                "repair_verbs.interfaces",
+                format_args!("{} interfaces", verbs.interfaces.len()),
+                "there may be at most 16, which is what a subscriber uses",
+            ));
+        }
         if let Some(verbs) = over_verbs.filter(|it| !(2..=65_536).contains(&it.connections_max)) {
             let remedy =
                 "it must be from 2 to 65536: two for each subscriber that repairs over verbs";
@@ -181,7 +190,7 @@ impl Plan {
             return Err(ConfigError::value("log", value, error));
         }
         endpoints::check(&config)?;
-        unreadable(&config, &channels, &mut warnings);
+        repair::check(&config, &channels, &mut warnings);
         standby::check(&config, &mut warnings)?;
         let config = all_feeds::divide(config)?;
         if config.inputs.iter().filter(|it| may_be_itch(it)).count() > 1 {
@@ -251,27 +260,6 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         plans.push(plan);
     }
     Ok(plans)
-}
-
-/// Warns of rings that the device of `repair_verbs` is known to be unable to offer for READ. Subscribers
-/// repair by NACK then. Opening reports a device that can't be used at all.
-fn unreadable(config: &Config, channels: &[ChannelPlan], warnings: &mut Vec<String>) {
-    let Some(verbs) = config.repair_verbs.as_ref().filter(|verbs| verbs.read) else {
-        return;
-    };
-    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
-    let Some(device) = (interface.resolve().ok()).and_then(|it| Device::open(it.address).ok())
-    else {
-        return;
-    };
-    for channel in channels {
-        if let Err(error) = device.check_window(channel.geometry.bytes()) {
-            let name = &channel.name;
-            warnings.push(format!(
-                "channel {name}: its ring is not offered for READ: {error}"
-            ));
-        }
-    }
 }
 
 /// Returns the reason for having no digest after a restart in the same epoch. A digest needs the

@@ -2,6 +2,7 @@
 //! cursors to write). Two files decide, and the service enforces them while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use tickcast_reliability::serve::{PeerId, RepairCore};
@@ -156,7 +157,13 @@ impl Access {
             let refused = |what, error: &std::io::Error| {
                 peers.audit(what, peer, Some(*channel), Some(&error.to_string()));
             };
-            if let Err(error) = server.grant(connection, share) {
+            let granted = server.grant(connection, share);
+            if let Err(error) = &granted
+                && error.kind() == ErrorKind::NotFound
+            {
+                // Only a peer that ignores the offers requests this.
+                tracing::debug!(subscriber = name, "no ring is shared there: {error}");
+            } else if let Err(error) = granted {
                 refused("ring_refused", &error);
                 tracing::warn!(
                     subscriber = name,

@@ -8,7 +8,8 @@
 //! | `joined`, `left` | a subscriber joins or leaves channels, and the reason |
 //! | `replay_joined`, `nack_joined`, `read_joined` | further connection, and the one replaced |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
-//! | `ring_refused`, `cursor_refused` | it can't, or no subscriber can: the device refused, or no right is left to grant |
+//! | `ring_refused`, `cursor_refused` | it can't, or no subscriber can at an interface: the device refused, or no right is left to grant |
+//! | `listener_refused` | an interface accepts no repair connections over verbs |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
 //! | `turned_away` | the publisher closes a connection because of the peer's action or request, after sending the reason |
 //! | `closed` | the publisher closes a connection because it ends, or because the session of the connection is over |

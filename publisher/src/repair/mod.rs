@@ -5,6 +5,7 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod deny_list;
+pub(crate) mod listeners;
 mod peer_log;
 pub(crate) mod peers;
 mod warnings;

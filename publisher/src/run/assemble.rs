@@ -2,28 +2,28 @@
 //! publisher and a promoted standby use the same code.
 
 use std::io::Error;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::types::{ChannelId, Now};
 use tickcast_reliability::wire::authentication::{ChannelKeys, Key};
 use tickcast_transport::FanOut;
-use tickcast_transport::control::{BacklogHint, ControlServer, ShareId};
+use tickcast_transport::control::{BacklogHint, ControlServer};
 use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::config::Config;
-use crate::error::{ConfigError, PublisherError};
+use crate::error::PublisherError;
 use crate::plan::fan_out::Use;
 use crate::plan::{ChannelPlan, LinePlace};
 use crate::publish::channel::ChannelDriver;
+use crate::repair::listeners::RepairListeners;
+use crate::repair::random_secret;
 use crate::repair::{RepairService, server_config};
-use crate::repair::{audit, random_secret};
 use crate::state::journal;
 use crate::state::thread::{StopOnFailure, Thread, spawn};
-use crate::state::{ChannelShared, Shared, Withheld};
+use crate::state::{ChannelShared, Shared};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
 
@@ -39,10 +39,7 @@ pub(crate) struct Channels {
 /// The parts of the repair service.
 pub(crate) struct Serving {
     server: ControlServer,
-    offers: Vec<RepairOffer>,
-    /// The rings that may be READ, and the accesses that are not offered.
-    shares: Vec<(ChannelId, ShareId)>,
-    withheld: Vec<Withheld>,
+    listeners: RepairListeners,
     multicast: Vec<FanOuts>,
     /// The keys of the authenticated channels.
     keys: Vec<(ChannelId, ChannelKeys)>,
@@ -59,10 +56,10 @@ impl Channels {
         mut server: ControlServer,
         now: Now,
     ) -> Result<Self, PublisherError> {
-        let mut withheld = Vec::new();
-        let mut offers = listen_over_verbs(config, &mut server, &mut withheld)?;
+        let plans = rings.iter().map(|(channel, _)| channel);
+        let mut listeners = RepairListeners::listen(config, plans, &mut server)?;
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut shares, mut keys) = (Vec::new(), Vec::new());
+        let (mut memories, mut keys) = (Vec::new(), Vec::new());
         // Drawn anew at each start: subscribers get the keys that follow from it with their WELCOME.
         let secret = Key::new(random_secret()?);
         for (channel, mut ring) in rings {
@@ -70,14 +67,7 @@ impl Channels {
                 ring.authenticate(secret.clone(), datagrams);
                 keys.extend(ring.keys().map(|of| (channel.id, of.clone())));
             }
-            share(
-                &mut server,
-                &mut offers,
-                &mut shares,
-                &mut withheld,
-                &channel,
-                ring.memory(),
-            );
+            memories.push((channel.clone(), ring.memory()));
             multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
             let lines = open_lines(&channel, &ring)?;
             let publisher = PublisherConfig {
@@ -91,19 +81,16 @@ impl Channels {
                 ChannelDriver::new(publisher, ring, lines, config.digest, shared, now.monotonic);
             drivers.push(driver.with_journal(journal));
         }
-        for offer in &offers {
-            if let RepairOffer::Verbs { address, read, .. } = offer {
-                tracing::info!(%address, read, "repair connections are accepted over verbs");
-            }
+        // Lines pin the rings first: without the memory for READ, repair still has NACKs.
+        for (channel, memory) in &memories {
+            listeners.share(&mut server, channel, memory);
         }
         Ok(Self {
             shared: channels,
             drivers,
             serving: Serving {
                 server,
-                offers,
-                shares,
-                withheld,
+                listeners,
                 multicast,
                 keys,
             },
@@ -146,15 +133,15 @@ impl Serving {
         shared: &Arc<Shared>,
     ) -> Result<RepairService, PublisherError> {
         let counters = &shared.service;
-        (counters.read_offered).set(self.offers.iter().any(reads).into());
-        let has_cursors = self.server.has_cursors();
-        (counters.cursors_offered).set((has_cursors && !self.shares.is_empty()).into());
+        (counters.read_offered).set(self.listeners.reads().into());
+        (counters.cursors_offered).set(self.listeners.has_cursors().into());
+        let (offers, shares, withheld) = self.listeners.finish();
         // Set once: a session has one service.
-        let _ = shared.withheld.set(self.withheld);
+        let _ = shared.withheld.set(withheld);
         let denied = config.repair_verbs.as_ref();
         let denied = denied.and_then(|verbs| verbs.denied.clone());
         let service = RepairService::new(config, self.server, self.multicast, shared.clone())?
-            .offering(self.offers, self.shares)
+            .offering(offers, shares)
             .banning(config.banned.clone())
             .denying(denied)
             .authenticating(self.keys)
@@ -196,19 +183,12 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
     let system = |what, source| PublisherError::System { what, source };
     let server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), server_config(config));
     let mut server = server.map_err(|error| system("listen on loopback", error))?;
-    let (mut shares, mut withheld) = (Vec::new(), Vec::new());
-    let mut offers = listen_over_verbs(config, &mut server, &mut withheld)?;
+    let mut listeners = RepairListeners::listen(config, channels, &mut server)?;
     for channel in channels {
         let memory = SharedMapping::memfd("rehearsed", channel.geometry.bytes());
         let memory = memory.map_err(|error| system("allocate a ring", Error::other(error)))?;
-        share(
-            &mut server,
-            &mut offers,
-            &mut shares,
-            &mut withheld,
-            channel,
-            Arc::new(memory),
-        );
+        let memory: Arc<dyn RingMemory> = Arc::new(memory);
+        listeners.share(&mut server, channel, &memory);
     }
     Ok(())
 }
@@ -227,112 +207,4 @@ fn open_lines(channel: &ChannelPlan, ring: &RingWriter) -> Result<FanOuts, Publi
         alone.open(&channel.name, Use::Ring(ring))
     };
     lines.map(open).collect()
-}
-
-/// Listens for NACK connections over verbs if configured. Returns the offer for new joiners.
-fn listen_over_verbs(
-    config: &Config,
-    server: &mut ControlServer,
-    withheld: &mut Vec<Withheld>,
-) -> Result<Vec<RepairOffer>, PublisherError> {
-    let Some(verbs) = &config.repair_verbs else {
-        return Ok(Vec::new());
-    };
-    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
-    let resolved = interface.resolve().map_err(|error| {
-        PublisherError::Config(ConfigError::value(
-            "repair_verbs.interface",
-            interface,
-            error,
-        ))
-    })?;
-    let address = SocketAddrV4::new(resolved.address, verbs.port);
-    let listening = server.listen_over_verbs(address);
-    let address = listening.map_err(|error| PublisherError::Listen {
-        what: "repair_verbs",
-        address: address.into(),
-        reason: error.to_string(),
-    })?;
-    if verbs.read && verbs.cursors > 0 {
-        share_cursors(server, verbs.cursors, withheld);
-    }
-    // Any named standby may request WRITEs, so offer them only if the config names one.
-    let may_be_mirrored = !config.hand_over_to.is_empty();
-    Ok(vec![RepairOffer::Verbs {
-        address,
-        read: verbs.read,
-        mirror: verbs.read && may_be_mirrored,
-    }])
-}
-
-/// Registers cursors, so that subscribers can report progress without a message. If that fails
-/// there are none, which is logged.
-fn share_cursors(server: &mut ControlServer, cursors: u16, withheld: &mut Vec<Withheld>) {
-    if let Err(error) = server.share_cursors(cursors.into()) {
-        refused("cursor_refused", None, &error);
-        tracing::warn!(
-            cursors,
-            "subscribers have no cursors, and report progress by messages: {error}"
-        );
-        withheld.push(Withheld {
-            memory: "cursor",
-            channel: None,
-            why: error.to_string(),
-        });
-    }
-}
-
-/// Returns whether a connection may READ.
-const fn reads(offer: &RepairOffer) -> bool {
-    matches!(offer, RepairOffer::Verbs { read: true, .. })
-}
-
-/// Audits that a device refused access for every peer.
-fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
-    let why = error.to_string();
-    audit::write_entry(
-        what,
-        audit::Of {
-            channel,
-            why: Some(&why),
-            ..audit::Of::default()
-        },
-    );
-}
-
-/// Registers the ring of a channel, so that subscribers can READ it. If that fails, or the device does
-/// not pass its probe, READ is not offered, which is logged; NACKs are still answered.
-fn share(
-    server: &mut ControlServer,
-    offers: &mut [RepairOffer],
-    shares: &mut Vec<(ChannelId, ShareId)>,
-    withheld: &mut Vec<Withheld>,
-    channel: &ChannelPlan,
-    memory: Arc<dyn RingMemory>,
-) {
-    for offer in offers {
-        let RepairOffer::Verbs { read, mirror, .. } = offer else {
-            continue;
-        };
-        if !*read {
-            continue;
-        }
-        match server.share(memory.clone()) {
-            Ok(share) => shares.push((channel.id, share)),
-            Err(error) => {
-                (*read, *mirror) = (false, false);
-                refused("ring_refused", Some(channel.id), &error);
-                let name = &channel.name;
-                tracing::warn!(
-                    channel = name,
-                    "no ring is offered for READ, and subscribers repair by NACK: {error}"
-                );
-                withheld.push(Withheld {
-                    memory: "ring",
-                    channel: Some(channel.id),
-                    why: error.to_string(),
-                });
-            }
-        }
-    }
 }

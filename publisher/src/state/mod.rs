@@ -331,10 +331,12 @@ impl SourceShared {
 /// An access by RDMA that subscribers are not offered, although the config asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Withheld {
-    /// The kind of memory: "ring" or "cursor".
-    pub(crate) memory: &'static str,
+    /// "connection", "ring" or "cursor".
+    pub(crate) what: &'static str,
     /// The channel of a ring.
     pub(crate) channel: Option<ChannelId>,
+    /// The interface that does not offer it.
+    pub(crate) interface: String,
     /// The reason, with its remedy.
     pub(crate) why: String,
 }

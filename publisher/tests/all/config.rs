@@ -425,6 +425,11 @@ fn invalid_config_error_names_path_value_and_remedy() {
             &["repair_verbs.connections_max", "from 2 to 65536"],
         ),
         (
+            "/repair_verbs",
+            json!({ "interfaces": vec!["lo"; 17] }),
+            &["repair_verbs.interfaces", "17 interfaces", "at most 16"],
+        ),
+        (
             "/threads",
             json!({ "idle": "nap" }),
             &["threads.idle", "nap"],

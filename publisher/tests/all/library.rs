@@ -552,15 +552,15 @@ fn missing_verbs_error_names_setting() {
         parsed.and_then(|config| Publisher::open(config).map_err(|e| e.to_string()))
     };
     // Loopback belongs to no device on any host.
-    let said = refused(json!({ "interface": "127.0.0.1", "port": 7410 })).err();
+    let said = refused(json!({ "interfaces": ["127.0.0.1"], "port": 7410 })).err();
     let said = said.unwrap_or_default();
     assert!(
         said.contains("repair_verbs can't listen at 127.0.0.1:7410") && said.contains("RDMA"),
         "{said}"
     );
-    let said = refused(json!({ "interface": "no-such-0" })).err();
+    let said = refused(json!({ "interfaces": ["no-such-0"] })).err();
     let said = said.unwrap_or_default();
-    assert!(said.contains("repair_verbs.interface"), "{said}");
+    assert!(said.contains("repair_verbs.interfaces"), "{said}");
     let said = refused(json!({ "port": 7410, "cursors": 4_097 })).err();
     let said = said.unwrap_or_default();
     assert!(

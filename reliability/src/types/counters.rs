@@ -375,9 +375,9 @@ counters! {
         cursors_returned,
         /// Cursors leased now (a gauge).
         cursors_live,
-        /// 1 if subscribers may READ the rings (a gauge).
+        /// 1 if subscribers may READ the rings on one device at least (a gauge).
         read_offered,
-        /// 1 if subscribers may write cursors (a gauge).
+        /// 1 if subscribers may write cursors on one device at least (a gauge).
         cursors_offered,
         /// Connections that the RDMA device stopped because the peer exceeded its grant.
         access_violations,

@@ -233,11 +233,12 @@ impl Connections {
             Path::Repair | Path::Replay => None,
         };
         let name = over_verbs(path);
+        let offered = match offer {
+            Some(RepairOffer::Verbs { address, .. }) => Some(address),
+            _ => None,
+        };
         if name.is_some() {
-            let to = match offer {
-                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
-                _ => Vec::new(),
-            };
+            let to = offered.map(SocketAddr::V4).into_iter().collect();
             self.client(path).set_addresses(to);
         }
         let begun = self.client(path).connect(now);
@@ -248,8 +249,10 @@ impl Connections {
             if let (Some(name), CloseReason::Unreachable(error)) = (name, &reason)
                 && error.kind() == ErrorKind::Unsupported
             {
+                let address = offered.map(tracing::field::display);
                 tracing::info!(
-                    "can't make the {name} over verbs, and repair uses other paths: {error}"
+                    address,
+                    "can't make the {name} over verbs to this address, and repair uses others, or TCP: {error}"
                 );
                 return match path {
                     Path::Read => core.handle(now, SubscriberInput::ReadUnusable, sink),

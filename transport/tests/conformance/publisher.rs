@@ -182,8 +182,10 @@ impl Publisher {
     pub fn repair_over_verbs(&mut self, at: Ipv4Addr) {
         let address = SocketAddrV4::new(at, 0);
         let address = self.server.listen_over_verbs(address).unwrap();
-        self.shared = Some(self.server.share(self.core.ring().memory()).unwrap());
-        self.server.share_cursors(16).unwrap();
+        let (ring, memory) = (self.server.create_share(), self.core.ring().memory());
+        self.server.share(ring, memory, address).unwrap();
+        self.shared = Some(ring);
+        self.server.share_cursors(16, address).unwrap();
         let offer = RepairOffer::Verbs {
             address,
             read: true,

@@ -4,11 +4,12 @@
 mod deaf;
 
 use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{Message, NackClass};
+use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ConnectionId, ControlClient, ControlServer, SendError,
@@ -525,8 +526,9 @@ fn killed_verbs_peer_releases_server_resources() {
 fn leaving_cursor_waiter_passes_it_on() {
     let (mut server, at) = server(ServerConfig::default());
     let memory = SharedMapping::memfd("ring", 4_096).unwrap();
-    let ring = server.share(Arc::new(memory)).unwrap();
-    server.share_cursors(1).unwrap();
+    let ring = server.create_share();
+    server.share(ring, Arc::new(memory), at).unwrap();
+    server.share_cursors(1, at).unwrap();
     let mut serving = Serving::default();
     let config = reading(4);
     let (holder, first) = stranger(&mut server, &mut serving, at, &config);
@@ -553,6 +555,69 @@ fn leaving_cursor_waiter_passes_it_on() {
     assert_eq!(serving.cursors, [first, last]);
     assert_eq!(server.awaiting_cursors(), 0);
     assert_eq!(serving.closed.last().map(|(peer, _)| *peer), Some(first));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn memory_and_cursors_belong_to_their_listener() {
+    let (mut server, at) = server(ServerConfig::default());
+    let other = SocketAddrV4::new(address(), 0);
+    let other = server.listen_over_verbs(other).unwrap();
+    assert_ne!(at, other);
+    let memory = SharedMapping::memfd("ring", 4_096).unwrap();
+    let memory: Arc<dyn RingMemory> = Arc::new(memory);
+    let [here, there, everywhere] = [(); 3].map(|()| server.create_share());
+    for (ring, at) in [
+        (here, at),
+        (there, other),
+        (everywhere, at),
+        (everywhere, other),
+    ] {
+        server.share(ring, Arc::clone(&memory), at).unwrap();
+    }
+    let nowhere = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7410);
+    let missing = server.share(here, memory, nowhere).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Unsupported);
+    for at in [at, other] {
+        server.share_cursors(1, at).unwrap();
+    }
+
+    let mut serving = Serving::default();
+    let config = reading(4);
+    let (_first, near) = stranger(&mut server, &mut serving, at, &config);
+    let (_second, far) = stranger(&mut server, &mut serving, other, &config);
+    for (peer, own, foreign) in [(near, here, there), (far, there, here)] {
+        for ring in [own, everywhere] {
+            once_up(&mut server, &mut serving, |server| server.grant(peer, ring));
+        }
+        let refused = server.grant(peer, foreign).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        grant_cursor(&mut server, &mut serving, peer, everywhere);
+    }
+    until("a cursor is not granted", || {
+        serving.round(&mut server);
+        serving.cursors.len() == 2
+    });
+    // Both are taken, so the next peer of each listener waits, and gets that of its own listener.
+    let (_third, waiter) = stranger(&mut server, &mut serving, other, &config);
+    once_up(&mut server, &mut serving, |server| {
+        server.grant(waiter, everywhere)
+    });
+    grant_cursor(&mut server, &mut serving, waiter, everywhere);
+    assert_eq!(server.awaiting_cursors(), 1);
+    server.close(near, None);
+    until("its connection stays", || {
+        serving.round(&mut server);
+        serving.closed.len() == 1
+    });
+    assert_eq!(server.awaiting_cursors(), 1, "a cursor of another listener");
+    server.close(far, None);
+    until("a returned cursor is not granted", || {
+        serving.round(&mut server);
+        serving.cursors.len() == 3
+    });
+    assert_eq!(serving.cursors, [near, far, waiter]);
+    assert_eq!(server.awaiting_cursors(), 0);
 }
 
 #[test]

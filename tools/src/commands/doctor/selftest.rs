@@ -238,7 +238,7 @@ fn config(address: Ipv4Addr, records: u64, rate: u64) -> Value {
         "name": "selftest",
         "control": format!("{address}:0"),
         "interface": address,
-        "repair_verbs": { "interface": address },
+        "repair_verbs": { "interfaces": [address] },
         "digest": true,
         "linger_ms": 10_000,
         "channels": [{

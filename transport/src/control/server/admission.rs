@@ -12,11 +12,12 @@ use mio::Token;
 use tickcast_reliability::control::{Message, RejectCode, Rejected};
 use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
+use super::shares::ListenerNumber;
 use super::{ConnectionId, ControlServer, Peer, ServerEvent};
 use crate::control::CloseReason;
 use crate::control::carrier::CarrierStream;
 #[cfg(feature = "rdma")]
-use tickcast_verbs::VerbsError;
+use tickcast_verbs::{Listener, VerbsError};
 
 /// Largest number of connections that one poll accepts or refuses over each carrier. The others wait for the
 /// next poll.
@@ -127,11 +128,13 @@ impl ControlServer {
         on: &mut impl FnMut(ServerEvent<'_>) -> usize,
     ) -> bool {
         self.accept_failed = false;
+        let over_tcp = ListenerNumber::default();
         for _ in 0..most {
             match self.listener.accept() {
                 Ok((stream, address)) => {
-                    let admitted = (stream.set_nodelay(true))
-                        .and_then(|()| self.admit(CarrierStream::Tcp(stream), address, now, on));
+                    let admitted = (stream.set_nodelay(true)).and_then(|()| {
+                        self.admit((CarrierStream::Tcp(stream), over_tcp), address, now, on)
+                    });
                     // The failure is counted and the connection dropped.
                     if let Err(error) = admitted {
                         self.stats.not_accepted(&error);
@@ -162,31 +165,42 @@ impl ControlServer {
         now: Instant,
         on: &mut impl FnMut(ServerEvent<'_>) -> usize,
     ) -> bool {
-        let Some(mut listener) = self.verbs_listener.take() else {
-            return false;
-        };
-        let mut may_wait = true;
+        let mut listeners = std::mem::take(&mut self.verbs);
+        let mut may_wait = false;
+        let each = most.div_ceil(listeners.iter_mut().len().max(1));
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            may_wait |= self.accept_from((ListenerNumber(number), listener), each, now, on);
+        }
+        self.verbs = listeners;
+        may_wait
+    }
+
+    /// Accepts the connections of one listener, as [`accept_over_verbs`](Self::accept_over_verbs) does.
+    #[cfg(feature = "rdma")]
+    fn accept_from(
+        &mut self,
+        (number, listener): (ListenerNumber, &mut Listener),
+        most: usize,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>) -> usize,
+    ) -> bool {
         for _ in 0..most {
             let (open, over_verbs) = (self.crowd.open, self.crowd.over_verbs);
             if open >= self.config.connections_max
                 || over_verbs >= self.config.verbs_connections_max
             {
                 if !listener.turn_away() {
-                    may_wait = false;
-                    break;
+                    return false;
                 }
                 self.stats.turned_away += 1;
                 continue;
             }
             match listener.accept() {
-                None => {
-                    may_wait = false;
-                    break;
-                }
+                None => return false,
                 Some(Ok(stream)) => {
                     let address = SocketAddr::V4(stream.peer_address());
                     let carrier = CarrierStream::Verbs(Box::new(stream));
-                    let admitted = self.admit(carrier, address, now, on);
+                    let admitted = self.admit((carrier, number), address, now, on);
                     match admitted {
                         Ok(()) => self.stats.accepted_over_verbs += 1,
                         Err(error) => self.stats.not_accepted(&error),
@@ -196,13 +210,12 @@ impl ControlServer {
                 Some(Err(_)) => self.stats.accept_errors += 1,
             }
         }
-        self.verbs_listener = Some(listener);
-        may_wait
+        true
     }
 
     fn admit(
         &mut self,
-        mut carrier: CarrierStream,
+        (mut carrier, listener): (CarrierStream, ListenerNumber),
         address: SocketAddr,
         now: Instant,
         on: &mut impl FnMut(ServerEvent<'_>) -> usize,
@@ -221,7 +234,7 @@ impl ControlServer {
         let kind = carrier.kind();
         carrier.register(self.poll.registry(), Token(id.0))?;
         self.next_peer += 1;
-        let peer = Peer::new(carrier, address, now, refusal.is_some());
+        let peer = Peer::new(carrier, listener, address, now, refusal.is_some());
         self.crowd.enter(&peer);
         self.turns.add(peer.origin(), id);
         self.timers.set(id, now + self.config.join_timeout);

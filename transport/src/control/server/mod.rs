@@ -12,6 +12,7 @@ mod shares;
 mod stats;
 mod timers;
 mod turns;
+mod verbs_listeners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -36,10 +37,8 @@ use self::shares::Shares;
 pub use self::stats::ServerStats;
 use self::timers::Timers;
 use self::turns::Turns;
-use super::carrier::{Cursors, Shared};
+use self::verbs_listeners::VerbsListeners;
 use super::{CloseReason, Outbox, SendError};
-#[cfg(feature = "rdma")]
-use tickcast_verbs::{Listener, ReadableMemory};
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,8 +158,7 @@ pub struct ControlServer {
     poll: Poll,
     events: Events,
     listener: TcpListener,
-    #[cfg(feature = "rdma")]
-    verbs_listener: Option<Listener>,
+    verbs: VerbsListeners,
     waker: Waker,
     peers: BTreeMap<ConnectionId, Peer>,
     /// Numbers of the connections, for admission.
@@ -208,8 +206,7 @@ impl ControlServer {
             poll,
             events: Events::with_capacity(events_max),
             listener,
-            #[cfg(feature = "rdma")]
-            verbs_listener: None,
+            verbs: VerbsListeners::default(),
             waker,
             peers: BTreeMap::new(),
             crowd: Crowd::default(),
@@ -229,73 +226,15 @@ impl ControlServer {
     }
 
     /// Listens also for reliable connections over RDMA verbs, on the device whose interface has this
-    /// address. With port 0 the system chooses the port. Returns the address to connect to.
+    /// address. With port 0 the system chooses the port. Returns the address to connect to. Each call adds a
+    /// listener.
     ///
     /// # Errors
     /// - [`io::ErrorKind::Unsupported`] if there is no such device, or in a build without the feature
     ///   `rdma`
     /// - otherwise the device's error
-    #[cfg(feature = "rdma")]
     pub fn listen_over_verbs(&mut self, address: SocketAddrV4) -> io::Result<SocketAddrV4> {
-        use super::carrier::{answering_config, verbs_error};
-        use std::os::fd::AsRawFd;
-
-        let listener = Listener::bind(*address.ip(), address.port(), &answering_config());
-        let listener = listener.map_err(verbs_error)?;
-        let descriptor = listener.as_raw_fd();
-        self.poll.registry().register(
-            &mut mio::unix::SourceFd(&descriptor),
-            VERBS_LISTENER,
-            Interest::READABLE,
-        )?;
-        let address = listener.address();
-        self.verbs_listener = Some(listener);
-        Ok(address)
-    }
-
-    /// Listens also for reliable connections over RDMA verbs.
-    ///
-    /// # Errors
-    /// Always, in a build without the feature `rdma` ([`io::ErrorKind::Unsupported`]).
-    #[cfg(not(feature = "rdma"))]
-    pub fn listen_over_verbs(&mut self, _: SocketAddrV4) -> io::Result<SocketAddrV4> {
-        Err(super::carrier::no_verbs())
-    }
-
-    /// Returns the device of the verbs listener.
-    #[cfg(feature = "rdma")]
-    fn listening_device(&self) -> io::Result<&Arc<tickcast_verbs::Device>> {
-        let listener = self.verbs_listener.as_ref();
-        listener
-            .map(Listener::device)
-            .ok_or_else(|| io::ErrorKind::Unsupported.into())
-    }
-
-    /// Registers memory with the verbs listener's device, which must pass its probe.
-    #[cfg(feature = "rdma")]
-    fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
-        let shared = ReadableMemory::register(self.listening_device()?, memory);
-        let shared = shared.and_then(|shared| shared.check_grant().map(|()| shared));
-        shared.map_err(super::carrier::verbs_error)
-    }
-
-    #[cfg(not(feature = "rdma"))]
-    fn register(&self, _: Arc<dyn RingMemory>) -> io::Result<Shared> {
-        Err(super::carrier::no_verbs())
-    }
-
-    /// Registers cursors with the verbs listener's device, which must pass its probe.
-    #[cfg(feature = "rdma")]
-    fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
-        let device = self.listening_device()?;
-        let proven = device.check_cursors();
-        let cursors = proven.and_then(|()| Cursors::register(device, entries));
-        cursors.map_err(super::carrier::verbs_error)
-    }
-
-    #[cfg(not(feature = "rdma"))]
-    fn register_cursors(&self, _: usize) -> io::Result<Cursors> {
-        Err(super::carrier::no_verbs())
+        self.verbs.listen(address, self.poll.registry())
     }
 
     /// Returns the address that it listens at.
@@ -585,31 +524,36 @@ impl ControlServer {
         }
     }
 
-    /// Registers memory with the device of the verbs listener. No peer may READ it yet. Blocks while the
-    /// device is probed, once in a process.
-    ///
-    /// # Errors
-    /// - [`io::ErrorKind::Unsupported`] without a verbs listener, or in a build without the feature `rdma`
-    /// - otherwise the device's error
-    pub fn share(&mut self, memory: Arc<dyn RingMemory>) -> io::Result<ShareId> {
-        let shared = self.register(memory)?;
-        Ok(self.shares.add(shared))
+    /// Creates a share, which has no memory yet.
+    pub fn create_share(&mut self) -> ShareId {
+        self.shares.create()
     }
 
-    /// Registers `entries` cursors, 1 to 4096, with the device of the verbs listener.
+    /// Registers the memory of a share with the device of the verbs listener at this address. Peers that
+    /// connect there can be allowed to READ it. Blocks while the device is probed, once in a process.
     ///
     /// # Errors
-    /// As for [`ControlServer::share`].
-    pub fn share_cursors(&mut self, entries: usize) -> io::Result<()> {
-        let cursors = self.register_cursors(entries)?;
-        self.shares.set_cursors(cursors);
+    /// - [`io::ErrorKind::Unsupported`] without such a listener, or in a build without the feature `rdma`
+    /// - otherwise the device's error
+    pub fn share(
+        &mut self,
+        share: ShareId,
+        memory: Arc<dyn RingMemory>,
+        at: SocketAddrV4,
+    ) -> io::Result<()> {
+        let (listener, memory) = self.verbs.register(memory, at)?;
+        self.shares.set(share, listener, memory);
         Ok(())
     }
 
-    /// Returns whether there are cursors.
-    #[must_use]
-    pub fn has_cursors(&self) -> bool {
-        self.shares.cursor_counts().is_some()
+    /// Registers `entries` cursors, 1 to 4096, for the peers of the verbs listener at this address.
+    ///
+    /// # Errors
+    /// As for [`ControlServer::share`].
+    pub fn share_cursors(&mut self, entries: usize, at: SocketAddrV4) -> io::Result<()> {
+        let (listener, cursors) = self.verbs.register_cursors(entries, at)?;
+        self.shares.set_cursors(listener, cursors);
+        Ok(())
     }
 
     /// Starts to let a peer READ all of some memory, over its connection alone. [`ServerEvent::Granted`]
@@ -617,13 +561,14 @@ impl ControlServer {
     ///
     /// # Errors
     /// - [`io::ErrorKind::NotConnected`] if the peer is gone
+    /// - [`io::ErrorKind::NotFound`] if the memory is not shared at the address that it connected to
     /// - [`io::ErrorKind::Unsupported`] over TCP
     /// - [`io::ErrorKind::WouldBlock`] if the peer has the maximum number of rights, or its device has not
     ///   reported the connection yet
     /// - otherwise the device's error
     pub fn grant(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
-        let memory = self.shares.memory(share)?;
         let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
+        let memory = self.shares.memory(share, peer.listener())?;
         let granted = peer.grant(Right::Ring(share), |it| it.grant(memory));
         self.revisit(id);
         granted
@@ -637,8 +582,9 @@ impl ControlServer {
     /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] if there are no cursors.
     pub fn grant_cursor(&mut self, id: ConnectionId, share: ShareId) -> io::Result<()> {
         let peer = self.peers.get_mut(&id).ok_or(io::ErrorKind::NotConnected)?;
-        let Some(cursor) = self.shares.take_cursor()? else {
-            self.shares.wait_for_cursor(id, share);
+        let listener = peer.listener();
+        let Some(cursor) = self.shares.take_cursor(listener)? else {
+            self.shares.wait_for_cursor(listener, id, share);
             return Ok(());
         };
         let granted = peer.grant(Right::Cursor(share), |it| it.grant_cursor(&cursor));
@@ -658,21 +604,23 @@ impl ControlServer {
     /// Leases returned cursors to the waiting peers.
     fn lease_returned(&mut self, on: &mut impl FnMut(ServerEvent<'_>) -> usize) {
         let mut served = Vec::new();
-        while let Some((id, share)) = self.shares.first_waiting() {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                let Ok(Some(cursor)) = self.shares.take_cursor() else {
-                    break;
-                };
-                match peer.grant(Right::Cursor(share), |it| it.grant_cursor(&cursor)) {
-                    Ok(()) => self.shares.keep_lease(id, share, cursor),
-                    // The next peer gets the cursor.
-                    Err(error) => {
-                        on(ServerEvent::CursorRefused(id, share, error));
+        for listener in self.shares.listeners() {
+            while let Some((id, share)) = self.shares.first_waiting(listener) {
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    let Ok(Some(cursor)) = self.shares.take_cursor(listener) else {
+                        break;
+                    };
+                    match peer.grant(Right::Cursor(share), |it| it.grant_cursor(&cursor)) {
+                        Ok(()) => self.shares.keep_lease(id, share, cursor),
+                        // The next peer gets the cursor.
+                        Err(error) => {
+                            on(ServerEvent::CursorRefused(id, share, error));
+                        }
                     }
+                    served.push(id);
                 }
-                served.push(id);
+                self.shares.remove_first_waiting(listener);
             }
-            self.shares.remove_first_waiting();
         }
         for id in served {
             self.revisit(id);
@@ -722,9 +670,9 @@ impl ControlServer {
         share: ShareId,
         write: &MirrorWrite,
     ) -> io::Result<()> {
-        let memory = self.shares.memory(share)?;
         let to = self.peers.get_mut(&peer);
         let to = to.ok_or(io::ErrorKind::NotConnected)?;
+        let memory = self.shares.memory(share, to.listener())?;
         let written = to.carrier.write_from(memory, write);
         self.revisit(peer);
         written?;

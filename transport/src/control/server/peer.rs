@@ -9,7 +9,7 @@ use mio::event::Event;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
 use tickcast_reliability::types::{ChannelId, PeerOrigin};
 
-use super::shares::ShareId;
+use super::shares::{ListenerNumber, ShareId};
 use super::{ConnectionId, PeerInfo, ServerConfig, ServerEvent};
 use crate::control::carrier::{CarrierStream, Granted};
 use crate::control::{CloseReason, Filled, Inbox, Outbox, SendError};
@@ -34,6 +34,8 @@ pub(super) struct Peer {
     pub(super) carrier: CarrierStream,
     /// The rights to be granted to the peer, once the device has bound them.
     granting: Vec<(Right, Granted)>,
+    /// The listener that accepted it, which means nothing over TCP.
+    listener: ListenerNumber,
     address: SocketAddr,
     inbox: Inbox,
     outbox: Outbox,
@@ -69,6 +71,7 @@ impl Peer {
     /// Creates the state of a new connection.
     pub(super) fn new(
         carrier: CarrierStream,
+        listener: ListenerNumber,
         address: SocketAddr,
         now: Instant,
         turned_away: bool,
@@ -76,6 +79,7 @@ impl Peer {
         Self {
             carrier,
             granting: Vec::new(),
+            listener,
             address,
             inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
             outbox: Outbox::default(),
@@ -103,6 +107,11 @@ impl Peer {
             heard_at: self.heard_at,
             closing: self.is_closing(),
         }
+    }
+
+    /// Returns the listener that accepted it, over verbs.
+    pub(super) const fn listener(&self) -> ListenerNumber {
+        self.listener
     }
 
     /// Returns the unit by which the connection shares resources with others.

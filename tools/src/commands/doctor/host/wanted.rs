@@ -96,7 +96,9 @@ impl Wanted {
             Some(Pinned { setting, core })
         });
         wanted.pinned = pinned.collect();
-        let mut pins_rings = config.repair_verbs.as_ref().is_some_and(|it| it.read);
+        // The kernel counts each registration of a ring: of each line by verbs, and of each address for READ.
+        let mut registered_bytes = 0_u64;
+        let mut verbs_interfaces = BTreeSet::new();
         for channel in &config.channels {
             let ring = Geometry::new(channel.slot_len, channel.slots);
             let bytes = ring.map_or(0, |ring| ring.bytes() as u64);
@@ -114,9 +116,12 @@ impl Wanted {
                         }
                     }
                     FanOutConfig::Verbs(verbs) => {
-                        pins_rings = true;
+                        let lines = verbs.lines.len() as u64;
+                        registered_bytes =
+                            registered_bytes.saturating_add(bytes.saturating_mul(lines));
                         for line in &verbs.lines {
                             let interface = line.interface.as_ref().unwrap_or(&config.interface);
+                            verbs_interfaces.insert(name_of(interface));
                             wanted.sends(SocketAddrV4::new(line.group, 0), interface);
                         }
                     }
@@ -150,7 +155,19 @@ impl Wanted {
                 });
             }
         }
-        wanted.pinned_bytes = pins_rings.then_some(wanted.ring_bytes);
+        if let Some(verbs) = &config.repair_verbs {
+            let given: BTreeSet<_> = verbs.interfaces.iter().map(name_of).collect();
+            let addresses = match given.is_empty() {
+                true => verbs_interfaces.len().max(1),
+                false => given.len(),
+            };
+            wanted.interfaces.extend(given);
+            if verbs.read {
+                let bytes = wanted.ring_bytes.saturating_mul(addresses as u64);
+                registered_bytes = registered_bytes.saturating_add(bytes);
+            }
+        }
+        wanted.pinned_bytes = (registered_bytes > 0).then_some(registered_bytes);
         wanted
     }
 
@@ -322,7 +339,7 @@ mod tests {
             receive_buffer_bytes: Some(9000),
             busy_polled: ["eth2".to_owned()].into(),
             send_buffer_bytes: Some(5000),
-            pinned_bytes: Some(a + b),
+            pinned_bytes: Some(b),
         };
         assert_eq!(wanted, expected);
         assert_eq!(wanted.cores(), BTreeSet::from([2, 3]));
@@ -334,6 +351,29 @@ mod tests {
             group: group.parse().unwrap(),
             interface: interface.to_owned(),
         }
+    }
+
+    #[test]
+    fn pinned_memory_counts_every_registration_of_a_ring() {
+        let pinned = |verbs: serde_json::Value, lines: serde_json::Value| {
+            let fan_out = json!([{ "transport": "verbs", "lines": lines }]);
+            let wanted = wanted(json!({
+                "repair_verbs": verbs,
+                "channels": [{ "id": 1, "name": "a", "slots": 1024, "fan_out": fan_out }],
+            }));
+            wanted.pinned_bytes.map(|bytes| bytes / wanted.ring_bytes)
+        };
+        let one = json!([{ "group": "239.255.90.3" }]);
+        let two = json!([
+            { "group": "239.255.90.3", "interface": "eth0" },
+            { "group": "239.255.90.4", "interface": "eth1" },
+        ]);
+        assert_eq!(pinned(json!(null), one.clone()), Some(1));
+        assert_eq!(pinned(json!({}), one), Some(2));
+        assert_eq!(pinned(json!({}), two.clone()), Some(4));
+        assert_eq!(pinned(json!({ "read": false }), two.clone()), Some(2));
+        let given = json!({ "interfaces": ["eth2", "eth3", "eth4"] });
+        assert_eq!(pinned(given, two), Some(5));
     }
 
     #[test]
