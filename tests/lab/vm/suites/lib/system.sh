@@ -19,16 +19,16 @@ trap 'fail "the time is over"' TERM
 says() { echo "ok: $*"; }
 
 # input N SUBSCRIBERS: N records once SUBSCRIBERS subscribers have joined, of a real capture if one is
-# present.
+# present. With $endless, the input is as long as N.
 input() {
     local pace='"pace": { "messages_per_s": '${rate:-4000}' }'
     [ "${rate:-}" != max ] || pace='"pace": "max"'
     local capture
     capture=$(ls /lab/bin/*.pcap* 2>/dev/null | head -n 1)
-    if [ -n "$capture" ]; then
+    if [ -n "$capture" ] && [ -z "${endless:-}" ]; then
         echo "{ \"source\": 1, \"kind\": \"capture\", \"file\": \"$capture\", \"records_max\": $1, \"wait_for_subscribers\": $2, $pace }"
     else
-        echo "NO CAPTURE CAME ALONG (TICKCAST_DATA): these are simulated records, not real ones" >&2
+        [ -n "${endless:-}" ] || echo "NO CAPTURE CAME ALONG (TICKCAST_DATA): these are simulated records, not real ones" >&2
         echo "{ \"source\": 1, \"kind\": \"simulator\", \"seed\": 5, \"symbols\": 50, \"records_max\": $1, \"wait_for_subscribers\": $2, $pace }"
     fi
 }
