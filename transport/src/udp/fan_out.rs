@@ -258,6 +258,7 @@ impl FanOut for UdpFanOut {
             for line in &mut self.lines {
                 line.taken = range.first.previous();
             }
+            self.completed = None;
         }
         let stalled = if range.first == range.last {
             self.post_alone(slots, range.first)?

@@ -206,8 +206,8 @@ impl Pins {
         (self.posted + ahead as u64, signalled)
     }
 
-    /// Records a send that the device took: of this sequence or, for `None`, of a copy. After the last one of
-    /// a chain, call [`chain_sent`](Self::chain_sent).
+    /// Records a send that the device took: of this sequence or, for `None`, of a copy. After the last slot
+    /// of a chain, call [`chain_sent`](Self::chain_sent).
     #[inline]
     pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, signalled: bool) {
         self.taken = sequence.unwrap_or(self.taken);

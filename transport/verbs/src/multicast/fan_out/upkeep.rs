@@ -81,7 +81,8 @@ impl Upkeep {
             attach_at: now,
             wanted: 0,
             queue_at: now,
-            failing: None,
+            opening: None,
+            renewing: None,
             addresses: Vec::new(),
             supplies: Supplies {
                 to_line,
@@ -163,8 +164,9 @@ struct Keeper {
     /// Queues to open, and the earliest time for it.
     wanted: u32,
     queue_at: Instant,
-    /// The error number of the outage under way, which the log and the line have received.
-    failing: Option<i32>,
+    /// The error numbers of the outages under way that the line knows: of opening, and of the membership.
+    opening: Option<i32>,
+    renewing: Option<i32>,
     /// All addresses, kept until neither line nor queues use them: the thread that publishes destroys none.
     addresses: Vec<Arc<AddressHandle>>,
     supplies: Supplies,
@@ -181,6 +183,14 @@ impl Supplies {
         // A line that is dropped takes nothing any more.
         if self.to_line.send(supply).is_ok() {
             self.supplied.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Reports the error number of an outage to the line, unless it was the last one: the line may read no
+    /// message for long.
+    fn report(&self, outage: &mut Option<i32>, errno: i32) {
+        if outage.replace(errno) != Some(errno) {
+            self.send(Supply::Failed(errno));
         }
     }
 }
@@ -299,7 +309,7 @@ impl Keeper {
             match attached.queue(&self.config) {
                 Ok(queue) => {
                     self.wanted -= 1;
-                    self.failing = None;
+                    self.opening = None;
                     self.supplies.send(Supply::Queue(queue));
                 }
                 Err(error) => {
@@ -310,27 +320,18 @@ impl Keeper {
         }
     }
 
-    /// Notes an attempt to open something. A failed one is repeated, and an outage logs an error number once.
+    /// Notes an attempt to open something. A failed one is repeated, and the first of an outage is logged.
     fn note(&mut self, what: &str, result: Result<(), VerbsError>) {
-        match result {
-            Ok(()) => self.failing = None,
-            Err(error) if self.report(error.errno()) => {
-                let group = self.line.group;
-                tracing::warn!(%group, "{what} can't be opened for a line, which tries again: {error}");
-            }
-            Err(_) => {}
+        let Err(error) = result else {
+            self.opening = None;
+            return;
+        };
+        if self.opening.is_none() {
+            let group = self.line.group;
+            tracing::warn!(%group, "{what} can't be opened for a line, which tries again: {error}");
         }
-    }
-
-    /// Reports an error number to the line, unless it was the last one of this outage: the line may read no
-    /// message for long. Returns whether it was reported.
-    fn report(&mut self, errno: Option<i32>) -> bool {
-        let errno = errno.unwrap_or(libc::EIO);
-        let is_new = self.failing.replace(errno) != Some(errno);
-        if is_new {
-            self.supplies.send(Supply::Failed(errno));
-        }
-        is_new
+        let errno = error.errno().unwrap_or(libc::EIO);
+        self.supplies.report(&mut self.opening, errno);
     }
 
     /// Requests that the line returns its queues: only opening the device again helps.
@@ -355,7 +356,7 @@ impl Keeper {
             Err(errno) => {
                 let device = device.name();
                 tracing::warn!(device, %group, errno, "a membership is not renewed yet; the line sends on if it has an address");
-                self.report(Some(errno));
+                self.supplies.report(&mut self.renewing, errno);
                 return;
             }
         };
@@ -366,7 +367,7 @@ impl Keeper {
         match attached.set_address(route, &self.config) {
             Ok(address) => {
                 attached.membership.renewed();
-                self.failing = None;
+                self.renewing = None;
                 tracing::info!(device = device.name(), %group, "a membership was renewed");
                 self.addresses.push(Arc::clone(&address));
                 self.supplies.send(Supply::Address(address));
@@ -374,7 +375,8 @@ impl Keeper {
             Err(error) => {
                 tracing::warn!(%group, "a membership can't be used, and is requested again: {error}");
                 attached.membership.failed(now);
-                self.report(error.errno());
+                let errno = error.errno().unwrap_or(libc::EIO);
+                self.supplies.report(&mut self.renewing, errno);
             }
         }
     }
