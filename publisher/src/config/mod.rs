@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tickcast_reliability::control::REPAIR_OFFERS_MAX;
 use tickcast_reliability::publish::HeartbeatConfig;
 use tickcast_reliability::serve::RepairConfig;
 use tickcast_reliability::types::ChannelId;
@@ -178,7 +179,7 @@ pub struct RepairVerbsConfig {
     /// The devices' interfaces, at most 16. By default those of the lines by verbs, or without such lines the
     /// publisher's. Subscribers connect to one, and to the next when their connection ends.
     #[serde(default)]
-    #[schemars(with = "Vec<String>", length(max = 16))]
+    #[schemars(with = "Vec<String>", length(max = REPAIR_OFFERS_MAX))]
     pub interfaces: Vec<Interface>,
     /// The rdma_cm port on each interface, independent of TCP ports; with 0 the system chooses.
     #[serde(default)]

@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 use jiff::civil::Date;
 use tickcast_feeds::itch::TradeDate;
-use tickcast_reliability::control::NAME_LEN_MAX;
+use tickcast_reliability::control::{NAME_LEN_MAX, REPAIR_OFFERS_MAX};
 use tickcast_reliability::ring::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
@@ -37,7 +37,6 @@ use crate::error::ConfigError;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 use fan_out::{At, Groups, check_total};
 pub(crate) use fan_out::{FanOutPlan, LinePlace};
-use repair::INTERFACES_MAX;
 pub(crate) use repair::interfaces as repair_interfaces;
 
 /// A checked config.
@@ -169,11 +168,13 @@ impl Plan {
             ));
         }
         let over_verbs = config.repair_verbs.as_ref();
-        if let Some(verbs) = over_verbs.filter(|it| it.interfaces.len() > INTERFACES_MAX) {
+        if let Some(verbs) = over_verbs.filter(|it| it.interfaces.len() > REPAIR_OFFERS_MAX) {
             return Err(ConfigError::value(
                 "repair_verbs.interfaces",
                 format_args!("{} interfaces", verbs.interfaces.len()),
-                "there may be at most 16, which is what a subscriber uses",
+                format_args!(
+                    "there may be at most {REPAIR_OFFERS_MAX}, which is what a subscriber uses"
+                ),
             ));
         }
         if let Some(verbs) = over_verbs.filter(|it| !(2..=65_536).contains(&it.connections_max)) {

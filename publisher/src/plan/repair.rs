@@ -42,9 +42,6 @@ fn chosen<'a>(
     interfaces
 }
 
-/// Largest number of interfaces, which is the number of offers that a subscriber uses.
-pub(super) const INTERFACES_MAX: usize = 16;
-
 /// Warns of rings that a device of `repair_verbs` is known to be unable to offer for READ. Its subscribers
 /// repair by NACK then. Opening reports a device that can't be used at all.
 pub(super) fn check(config: &Config, channels: &[ChannelPlan], warnings: &mut Vec<String>) {

@@ -56,6 +56,9 @@ pub const BODY_LEN_MAX_TO_PUBLISHER: usize = 64 * 1024;
 pub const BODY_LEN_MAX_TO_SUBSCRIBER: usize = 16 * 1024 * 1024;
 /// Maximum number of ranges in one NACK.
 pub const NACK_RANGES_MAX: usize = 256;
+/// Maximum number of repair offers of one WELCOME that a subscriber uses, from the first one on. A publisher
+/// has few devices.
+pub const REPAIR_OFFERS_MAX: usize = 16;
 /// Maximum length of the name of a subscriber or channel, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
 

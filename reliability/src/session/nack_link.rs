@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::RepairOffer;
+use crate::control::{REPAIR_OFFERS_MAX, RepairOffer};
 use crate::session::link::{Link, LinkTimers};
 use crate::types::Nanos;
 
@@ -16,9 +16,6 @@ use crate::types::Nanos;
 const RETRY_MAX_TIMES: u64 = 8;
 /// The timeout of an attempt, as a multiple of the timeout over TCP.
 const JOIN_TIMEOUT_TIMES: u64 = 2;
-
-/// Offers of one WELCOME that are used. A publisher has few devices.
-const OFFERS_MAX: usize = 16;
 
 /// An offer of the publisher.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -83,7 +80,7 @@ impl NackLink {
     pub(crate) fn offered(&mut self, now: Nanos, offers: impl Iterator<Item = RepairOffer>) {
         let before = std::mem::take(&mut self.offers);
         let failed = |offer| before.iter().any(|it| it.failed && it.offer == offer);
-        let taken = offers.take(OFFERS_MAX).map(|offer| Offer {
+        let taken = offers.take(REPAIR_OFFERS_MAX).map(|offer| Offer {
             offer,
             failed: failed(offer),
         });
