@@ -398,6 +398,45 @@ impl Config {
         self.commands.socket.clone().or(own)
     }
 
+    /// Returns the interfaces of `repair_verbs`: those that it names, else each of the lines by verbs, else
+    /// the publisher's. Returns none if repair is over TCP alone.
+    ///
+    /// ```
+    /// # use tickcast_publisher::Config;
+    /// # let config = Config::parse(
+    /// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+    /// #         "id": 1, "name": "all", "slots": 1024,
+    /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+    /// # )?;
+    /// assert!(config.repair_interfaces().is_empty(), "TCP alone");
+    /// # Ok::<(), tickcast_publisher::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn repair_interfaces(&self) -> Vec<Interface> {
+        let Some(verbs) = &self.repair_verbs else {
+            return Vec::new();
+        };
+        if !verbs.interfaces.is_empty() {
+            return verbs.interfaces.clone();
+        }
+        let mut interfaces = Vec::new();
+        for fan_out in self.channels.iter().flat_map(|it| &it.fan_out) {
+            let FanOutConfig::Verbs(verbs) = fan_out else {
+                continue;
+            };
+            for line in &verbs.lines {
+                let interface = line.interface.as_ref().unwrap_or(&self.interface);
+                if !interfaces.contains(interface) {
+                    interfaces.push(interface.clone());
+                }
+            }
+        }
+        if interfaces.is_empty() {
+            interfaces.push(self.interface.clone());
+        }
+        interfaces
+    }
+
     /// Returns the log lines to write, as in RUST_LOG.
     ///
     /// ```
@@ -508,4 +547,43 @@ const fn cursors_default() -> u16 {
 
 const fn yes() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn repair_interfaces_default_to_those_of_verbs_lines() {
+        let of = |repair_verbs: Value, lines: &[Value]| {
+            let fan_out = match lines.is_empty() {
+                true => json!({ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }),
+                false => json!({ "transport": "verbs", "lines": lines }),
+            };
+            let config = json!({
+                "name": "mine", "control": "127.0.0.1:0", "interface": "10.0.0.1", "inputs": [],
+                "channels": [{ "id": 1, "name": "all", "slots": 1024, "fan_out": [fan_out] }],
+                "repair_verbs": repair_verbs,
+            });
+            let interfaces = Config::parse(&config.to_string())
+                .unwrap()
+                .repair_interfaces();
+            interfaces
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        let on = |interface: &str| json!({ "group": "239.255.90.3", "interface": interface });
+        let lines = [on("eth0"), on("eth1"), on("eth0")];
+        assert_eq!(of(json!({}), &lines), ["eth0", "eth1"]);
+        assert_eq!(
+            of(json!({}), &[json!({ "group": "239.255.90.3" })]),
+            ["10.0.0.1"]
+        );
+        assert_eq!(of(json!({}), &[]), ["10.0.0.1"]);
+        assert_eq!(of(json!({ "interfaces": ["eth1"] }), &lines), ["eth1"]);
+        assert!(of(json!(null), &lines).is_empty(), "TCP alone");
+    }
 }

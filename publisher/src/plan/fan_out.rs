@@ -95,14 +95,6 @@ impl FanOutPlan {
         }
     }
 
-    /// Returns the lines by verbs.
-    pub(crate) fn verbs_lines(&self) -> &[VerbsSendLine] {
-        match self {
-            Self::Verbs { config, .. } => &config.lines,
-            Self::Udp { .. } | Self::Shm { .. } => &[],
-        }
-    }
-
     /// Returns the plan of one of its lines alone.
     pub(crate) fn alone(&self, line: LineId) -> Self {
         let mut alone = self.clone();

@@ -37,7 +37,6 @@ use crate::error::ConfigError;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
 use fan_out::{At, Groups, check_total};
 pub(crate) use fan_out::{FanOutPlan, LinePlace};
-pub(crate) use repair::interfaces as repair_interfaces;
 
 /// A checked config.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use tickcast_transport::host::interface::Interface;
 
 use crate::config::{Config, RepairVerbsConfig};
 use crate::error::{ConfigError, PublisherError};
-use crate::plan::{ChannelPlan, repair_interfaces};
+use crate::plan::ChannelPlan;
 use crate::repair::audit;
 use crate::state::Withheld;
 
@@ -42,9 +42,8 @@ impl RepairListeners {
     ///
     /// # Errors
     /// Returns the first [`PublisherError`] if no interface can be used.
-    pub(crate) fn listen<'a>(
+    pub(crate) fn listen(
         config: &Config,
-        channels: impl IntoIterator<Item = &'a ChannelPlan>,
         server: &mut ControlServer,
     ) -> Result<Self, PublisherError> {
         let Some(verbs) = &config.repair_verbs else {
@@ -56,7 +55,7 @@ impl RepairListeners {
             ..Self::default()
         };
         let mut failed = None;
-        for interface in repair_interfaces(config, channels) {
+        for interface in config.repair_interfaces() {
             if let Err(error) = listeners.listen_on(&interface, verbs, server) {
                 listeners.withhold(&interface, "connection", None, &error);
                 failed.get_or_insert(error);

@@ -56,8 +56,7 @@ impl Channels {
         mut server: ControlServer,
         now: Now,
     ) -> Result<Self, PublisherError> {
-        let plans = rings.iter().map(|(channel, _)| channel);
-        let mut listeners = RepairListeners::listen(config, plans, &mut server)?;
+        let mut listeners = RepairListeners::listen(config, &mut server)?;
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
         let (mut memories, mut keys) = (Vec::new(), Vec::new());
         // Drawn anew at each start: subscribers get the keys that follow from it with their WELCOME.
@@ -183,7 +182,7 @@ pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), 
     let system = |what, source| PublisherError::System { what, source };
     let server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), server_config(config));
     let mut server = server.map_err(|error| system("listen on loopback", error))?;
-    let mut listeners = RepairListeners::listen(config, channels, &mut server)?;
+    let mut listeners = RepairListeners::listen(config, &mut server)?;
     for channel in channels {
         let memory = SharedMapping::memfd("rehearsed", channel.geometry.bytes());
         let memory = memory.map_err(|error| system("allocate a ring", Error::other(error)))?;

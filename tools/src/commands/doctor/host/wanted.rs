@@ -98,7 +98,6 @@ impl Wanted {
         wanted.pinned = pinned.collect();
         // The kernel counts each registration of a ring: of each line by verbs, and of each address for READ.
         let mut registered_bytes = 0_u64;
-        let mut verbs_interfaces = BTreeSet::new();
         for channel in &config.channels {
             let ring = Geometry::new(channel.slot_len, channel.slots);
             let bytes = ring.map_or(0, |ring| ring.bytes() as u64);
@@ -121,7 +120,6 @@ impl Wanted {
                             registered_bytes.saturating_add(bytes.saturating_mul(lines));
                         for line in &verbs.lines {
                             let interface = line.interface.as_ref().unwrap_or(&config.interface);
-                            verbs_interfaces.insert(name_of(interface));
                             wanted.sends(SocketAddrV4::new(line.group, 0), interface);
                         }
                     }
@@ -156,14 +154,13 @@ impl Wanted {
             }
         }
         if let Some(verbs) = &config.repair_verbs {
-            let given: BTreeSet<_> = verbs.interfaces.iter().map(name_of).collect();
-            let addresses = match given.is_empty() {
-                true => verbs_interfaces.len().max(1),
-                false => given.len(),
-            };
-            wanted.interfaces.extend(given);
+            wanted
+                .interfaces
+                .extend(verbs.interfaces.iter().map(name_of));
             if verbs.read {
-                let bytes = wanted.ring_bytes.saturating_mul(addresses as u64);
+                let interfaces = config.repair_interfaces();
+                let devices: BTreeSet<_> = interfaces.iter().map(name_of).collect();
+                let bytes = wanted.ring_bytes.saturating_mul(devices.len() as u64);
                 registered_bytes = registered_bytes.saturating_add(bytes);
             }
         }
