@@ -208,16 +208,8 @@ impl SubscriberCore {
             SubscriberInput::UseNackPath(usable) => self.nack.set_usable(usable),
             SubscriberInput::UseReadPath(usable) => self.read.link.set_usable(usable),
             SubscriberInput::UseInboxes(usable) => self.inboxes = usable,
-            SubscriberInput::NackUnusable => {
-                let is_next = self.nack.drop_offer();
-                self.stop_nack(now);
-                self.nack.want_if(now, is_next);
-            }
-            SubscriberInput::ReadUnusable => {
-                let is_next = self.read.link.drop_offer();
-                self.stop_read(now);
-                self.read.link.want_if(now, is_next);
-            }
+            SubscriberInput::NackUnusable => self.drop_offer(now, Path::Nack),
+            SubscriberInput::ReadUnusable => self.drop_offer(now, Path::Read),
             SubscriberInput::Limits(limits) => self.read.set_limits(limits),
             SubscriberInput::Malformed { channel, .. } => self.handle_malformed(channel),
             SubscriberInput::UnknownSender(channel) => {
@@ -387,26 +379,18 @@ impl SubscriberCore {
                     receiver.drain_events(on);
                 }
                 // The session ends with its connection, and so do the other connections of that session.
-                self.stop_nack(now);
-                self.stop_read(now);
+                self.stop_offered(now, Path::Nack);
+                self.stop_offered(now, Path::Read);
                 if self.replay.link_mut().stop() {
                     self.actions.push_back(Action::Disconnect(Path::Replay));
                 }
             }
-            Path::Nack => {
+            Path::Nack | Path::Read => {
                 // An event may come late, after the session or an earlier event ended the connection.
-                if was_begun {
-                    self.nack.next_offer(was_up);
+                if was_begun && let Some(link) = self.offered_mut(path) {
+                    link.next_offer(was_up);
                 }
-                if was_up {
-                    self.nack_down(now);
-                }
-            }
-            Path::Read => {
-                if was_begun {
-                    self.read.link.next_offer(was_up);
-                }
-                self.read_down(now);
+                self.offered_down(now, path, was_up);
             }
             Path::Replay => {
                 self.replay.failed();
@@ -646,14 +630,32 @@ impl SubscriberCore {
         self.nack.link.is_up()
     }
 
-    /// Ends the NACK connection until the publisher offers one again.
-    fn stop_nack(&mut self, now: Nanos) {
-        let was_up = self.nack.link.is_up();
-        if self.nack.link.stop() {
-            self.actions.push_back(Action::Disconnect(Path::Nack));
+    /// Drops the offer that this connection is for, because the driver has no device for it. Connects to the
+    /// next offer, if any is left.
+    fn drop_offer(&mut self, now: Nanos, path: Path) {
+        let is_next = self.offered_mut(path).is_some_and(NackLink::drop_offer);
+        self.stop_offered(now, path);
+        if let Some(link) = self.offered_mut(path) {
+            link.want_if(now, is_next);
         }
-        if was_up {
-            self.nack_down(now);
+    }
+
+    /// Ends the NACK or READ connection until the publisher offers one again.
+    fn stop_offered(&mut self, now: Nanos, path: Path) {
+        let link = self.link_mut(path);
+        let was_up = link.is_up();
+        if link.stop() {
+            self.actions.push_back(Action::Disconnect(path));
+        }
+        self.offered_down(now, path, was_up);
+    }
+
+    /// Moves the requests of a NACK or READ connection that ended to the next rung at once.
+    fn offered_down(&mut self, now: Nanos, path: Path, was_up: bool) {
+        match path {
+            Path::Nack if was_up => self.nack_down(now),
+            Path::Read => self.read_down(now),
+            Path::Nack | Path::Repair | Path::Replay => {}
         }
     }
 
@@ -682,6 +684,15 @@ impl SubscriberCore {
     #[inline]
     pub(crate) fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
         self.entries.receiver_mut(channel)
+    }
+
+    /// Returns the connection to a repair offer of the publisher; `None` for the paths over TCP.
+    const fn offered_mut(&mut self, path: Path) -> Option<&mut NackLink> {
+        match path {
+            Path::Nack => Some(&mut self.nack),
+            Path::Read => Some(&mut self.read.link),
+            Path::Repair | Path::Replay => None,
+        }
     }
 
     const fn link_mut(&mut self, path: Path) -> &mut Link {

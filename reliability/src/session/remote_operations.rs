@@ -1,7 +1,7 @@
 //! The operations on the publisher's memory: the offer of their connection, the requests for the driver, and
 //! the bytes that they bring (docs/PROTOCOL.md §6.6).
 
-use super::{Action, Path, SubscriberCore};
+use super::SubscriberCore;
 use crate::control::RepairOffer;
 use crate::delivery::Deliver;
 use crate::receive::RemoteOp;
@@ -9,7 +9,7 @@ use crate::session::read_link::RemoteRequest;
 use crate::types::Nanos;
 
 impl SubscriberCore {
-    /// Returns the offer to connect to for [`Path::Read`].
+    /// Returns the offer to connect to for [`Path::Read`](super::Path::Read).
     #[must_use]
     pub fn read_offer(&self) -> Option<RepairOffer> {
         self.read.link.offer()
@@ -52,14 +52,6 @@ impl SubscriberCore {
         for receiver in self.entries.receivers_mut() {
             receiver.plan_reads_again();
         }
-    }
-
-    /// Ends the READ connection until the publisher offers one again.
-    pub(super) fn stop_read(&mut self, now: Nanos) {
-        if self.read.link.link.stop() {
-            self.actions.push_back(Action::Disconnect(Path::Read));
-        }
-        self.read_down(now);
     }
 
     /// Moves the READs in flight to the next rung at once.
