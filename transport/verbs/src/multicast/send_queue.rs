@@ -220,7 +220,7 @@ impl Pins {
         self.silent = if signalled { 0 } else { self.silent + 1 };
     }
 
-    /// Completes the recorded sends of a chain, if all are inline and nothing before them is pinned.
+    /// Completes all recorded sends, unless the device still reads one of them from memory.
     #[inline]
     pub(crate) fn chain_sent(&mut self) {
         if self.done >= self.pinned {
@@ -240,11 +240,9 @@ impl Pins {
     pub(crate) fn signalled(&mut self, number: u64) {
         if (self.done..self.posted).contains(&number) {
             self.done = number + 1;
-            let sent = match self.done >= self.pinned {
-                true => self.taken,
-                false => self.sequences[self.slot(number)],
-            };
+            let sent = self.sequences[self.slot(number)];
             self.completed = self.completed.max(sent);
+            self.chain_sent();
         }
     }
 
