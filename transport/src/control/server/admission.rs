@@ -167,7 +167,7 @@ impl ControlServer {
     ) -> bool {
         let mut listeners = std::mem::take(&mut self.verbs);
         let mut may_wait = false;
-        let each = most.div_ceil(listeners.iter_mut().len().max(1));
+        let each = most.div_ceil(listeners.len().max(1));
         for (number, listener) in listeners.iter_mut().enumerate() {
             may_wait |= self.accept_from((ListenerNumber(number), listener), each, now, on);
         }

@@ -48,6 +48,11 @@ impl VerbsListeners {
         Ok(address)
     }
 
+    /// Returns the number of listeners.
+    pub(super) const fn len(&self) -> usize {
+        self.listeners.len()
+    }
+
     /// Returns all listeners.
     pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Listener> {
         self.listeners.iter_mut()
