@@ -66,7 +66,7 @@ impl Channels {
                 ring.authenticate(secret.clone(), datagrams);
                 keys.extend(ring.keys().map(|of| (channel.id, of.clone())));
             }
-            memories.push((channel.clone(), ring.memory()));
+            memories.push(ring.memory());
             multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
             let lines = open_lines(&channel, &ring)?;
             let publisher = PublisherConfig {
@@ -81,8 +81,8 @@ impl Channels {
             drivers.push(driver.with_journal(journal));
         }
         // Lines pin the rings first: without the memory for READ, repair still has NACKs.
-        for (channel, memory) in &memories {
-            listeners.share(&mut server, channel, memory);
+        for (channel, memory) in channels.iter().zip(&memories) {
+            listeners.share(&mut server, &channel.plan, memory);
         }
         Ok(Self {
             shared: channels,
