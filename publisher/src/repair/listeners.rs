@@ -14,7 +14,7 @@ use crate::config::{Config, RepairVerbsConfig};
 use crate::error::{ConfigError, PublisherError};
 use crate::plan::ChannelPlan;
 use crate::repair::audit;
-use crate::state::Withheld;
+use crate::state::{RdmaAccess, Withheld};
 
 /// An address that accepts connections.
 struct Listening {
@@ -57,7 +57,7 @@ impl RepairListeners {
         let mut failed = None;
         for interface in config.repair_interfaces() {
             if let Err(error) = listeners.listen_on(&interface, verbs, server) {
-                listeners.withhold(&interface, "connection", None, &error);
+                listeners.withhold(&interface, RdmaAccess::Connection, None, &error);
                 failed.get_or_insert(error);
             }
         }
@@ -94,7 +94,7 @@ impl RepairListeners {
         let mut has_cursors = verbs.read && verbs.cursors > 0;
         if has_cursors && let Err(error) = server.share_cursors(verbs.cursors.into(), address) {
             has_cursors = false;
-            self.withhold(interface, "cursor", None, &error);
+            self.withhold(interface, RdmaAccess::Cursor, None, &error);
         }
         self.listening.push(Listening {
             interface: interface.clone(),
@@ -125,7 +125,7 @@ impl RepairListeners {
             }
         }
         for (interface, error) in failed {
-            self.withhold(&interface, "ring", Some(channel), &error);
+            self.withhold(&interface, RdmaAccess::Ring, Some(channel), &error);
         }
         if is_shared {
             self.shares.push((channel.id, ring));
@@ -136,17 +136,22 @@ impl RepairListeners {
     fn withhold(
         &mut self,
         interface: &Interface,
-        what: &'static str,
+        what: RdmaAccess,
         channel: Option<&ChannelPlan>,
         error: &dyn std::error::Error,
     ) {
-        let (entry, effect) = match what {
-            "connection" => (
+        let (entry, name, effect) = match what {
+            RdmaAccess::Connection => (
                 "listener_refused",
+                "connection",
                 "repair uses the other interfaces and TCP",
             ),
-            "cursor" => ("cursor_refused", "subscribers report progress by messages"),
-            _ => ("ring_refused", "subscribers repair by NACK"),
+            RdmaAccess::Cursor => (
+                "cursor_refused",
+                "cursor",
+                "subscribers report progress by messages",
+            ),
+            RdmaAccess::Ring => ("ring_refused", "ring", "subscribers repair by NACK"),
         };
         let why = format!("{interface}: {error}");
         let id = channel.map(|channel| channel.id);
@@ -159,7 +164,7 @@ impl RepairListeners {
             },
         );
         let channel = channel.map(|channel| channel.name.as_str());
-        tracing::warn!(channel, %interface, "no {what} is offered over verbs, and {effect}: {error}");
+        tracing::warn!(channel, %interface, "no {name} is offered over verbs, and {effect}: {error}");
         self.withheld.push(Withheld {
             what,
             channel: id,

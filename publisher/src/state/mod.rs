@@ -331,14 +331,26 @@ impl SourceShared {
 /// An access by RDMA that subscribers are not offered, although the config asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Withheld {
-    /// "connection", "ring" or "cursor".
-    pub(crate) what: &'static str,
+    /// The access.
+    pub(crate) what: RdmaAccess,
     /// The channel of a ring.
     pub(crate) channel: Option<ChannelId>,
     /// The interface that does not offer it.
     pub(crate) interface: String,
     /// The reason, with its remedy.
     pub(crate) why: String,
+}
+
+/// An access by RDMA that the config can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RdmaAccess {
+    /// Connections for repair.
+    Connection,
+    /// READs of a ring.
+    Ring,
+    /// Cursors that subscribers write.
+    Cursor,
 }
 
 /// Maximum number of instruments in a channel's directory: twice as many as ITCH can number.
