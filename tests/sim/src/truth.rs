@@ -168,17 +168,12 @@ impl Truth {
         (from, to): (Epoch, Epoch),
         last: Sequence,
     ) -> Option<Continuation> {
-        let link = self.link(channel, to).filter(|link| link.from == from)?;
-        let later = || {
-            let links = self.links.iter().filter(|((of, _), _)| *of == channel);
-            let mut ends = links.filter(|(_, it)| (it.from, it.last) == (to, last));
-            let (_, end) = ends.find(|(_, it)| it.last < link.last)?;
-            Some(Continuation { from, ..*end })
-        };
-        match link.last == last {
-            true => Some(link),
-            false => later(),
-        }
+        self.link(channel, to).filter(|link| link.from == from)?;
+        let links = self.links.iter().filter(|((of, _), _)| *of == channel);
+        let later = links.filter(|(_, link)| link.from == to);
+        let epochs = std::iter::once(to).chain(later.map(|((_, epoch), _)| *epoch));
+        let mut ends = epochs.filter_map(|epoch| self.descent(channel, from, epoch));
+        ends.find(|link| link.last == last)
     }
 
     /// Returns the place at which `from` ends on the path to `to`, or `None` when `to` does not descend from
