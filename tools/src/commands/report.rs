@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::files::check_writable;
+use tickcast_tools::support::plain::Plain;
 
 /// The logs and the page.
 #[derive(Debug, clap::Args)]
@@ -18,7 +19,7 @@ pub(crate) struct Args {
     out: PathBuf,
 }
 
-/// Writes the page.
+/// Writes the page, and says so on standard error.
 ///
 /// # Errors
 /// Returns [`ToolError`] if a log can't be read or has no interval, or the page can't be written.
@@ -28,6 +29,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     for path in &args.logs {
         report.add_log(path.display().to_string(), path)?;
     }
-    report.write(&args.out)?;
+    let plots = report.write(&args.out)?;
+    // The page itself may go to stdout.
+    eprintln!(
+        "wrote {}: {}, {plots} plots",
+        Plain(args.out.display()),
+        match args.logs.len() {
+            1 => "1 log",
+            _ => "2 logs",
+        }
+    );
     Ok(Exit::Whole)
 }

@@ -51,14 +51,16 @@ impl ReportPage {
         self.accounts.push(Account { heading, lines });
     }
 
-    /// Writes the page to this file.
+    /// Writes the page to this file. Returns the number of its plots.
     ///
     /// # Errors
     /// Returns [`ToolError`] if the page can't be written.
-    pub fn write(self, out: &Path) -> Result<(), ToolError> {
+    pub fn write(self, out: &Path) -> Result<usize, ToolError> {
         let comparison = Comparison::of(self.logs);
         let page = page::page(&self.names, &self.clocks, &comparison, &self.accounts);
-        write_text(out, &page)
+        write_text(out, &page)?;
+        // Names and accounts are escaped, so they add none.
+        Ok(page.matches("<svg ").count())
     }
 }
 

@@ -158,7 +158,8 @@ fn write_report(path: &Path, folder: &Path, verdict: &Verdict) -> Result<(), Too
     }
     let lines = verdict.to_string().lines().map(str::to_owned).collect();
     report.add_account("chaos".into(), lines);
-    report.write(path)
+    report.write(path)?;
+    Ok(())
 }
 
 /// Injects all faults of the schedule, and waits until they are over.
