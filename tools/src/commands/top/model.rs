@@ -18,11 +18,11 @@ pub(crate) type Polled = Result<(Status, Losses), String>;
 pub(crate) struct PublisherRow {
     /// Address, as given.
     pub(crate) target: String,
-    /// Why its values are missing or old; `None` while it answers.
+    /// Why its values are missing or old; `None` while it answers, and before its first poll has ended.
     pub(crate) problem: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) epoch: Option<u64>,
-    /// `publishing`, `ended`, `handed_over`, or `unreachable`.
+    /// `connecting`, `publishing`, `ended`, `handed_over`, or `unreachable`.
     pub(crate) state: &'static str,
     pub(crate) records: u64,
     pub(crate) records_per_s: Option<f64>,
@@ -148,7 +148,7 @@ impl Model {
     pub(crate) fn new(targets: &[String]) -> Self {
         let watched = targets.iter().map(|target| Watched {
             target: target.clone(),
-            problem: Some("not asked yet".into()),
+            problem: None,
             before: None,
             now: None,
             losses: Vec::new(),
@@ -186,7 +186,9 @@ impl Model {
 
     /// Returns whether any publisher has answered its last poll.
     pub(crate) fn any_answers(&self) -> bool {
-        self.0.iter().any(|it| it.problem.is_none())
+        self.0
+            .iter()
+            .any(|it| it.problem.is_none() && it.now.is_some())
     }
 
     /// Returns the records per second of each publisher over time, oldest first.
@@ -239,9 +241,10 @@ impl Watched {
             epoch: status.map(|it| it.epoch),
             state: match status {
                 _ if self.problem.is_some() => "unreachable",
+                None => "connecting",
                 Some(it) if it.handed_over_to.is_some() => "handed_over",
                 Some(it) if it.ended => "ended",
-                _ => "publishing",
+                Some(_) => "publishing",
             },
             records: status.map_or(0, |it| it.published_records),
             records_per_s: self.rate(|it| Some(it.published_records)),
@@ -438,6 +441,12 @@ pub(crate) mod tests {
     #[test]
     fn missing_publisher_is_a_row_and_returns() {
         let mut model = model();
+        let rows = model.rows().publishers;
+        assert!(
+            rows.iter()
+                .all(|it| it.state == "connecting" && it.problem.is_none())
+        );
+        assert!(!model.any_answers());
         model.take(0, s(1), polled(&page(5, 1_000), &[]));
         model.take(1, s(1), Err("connection refused".into()));
         assert!(model.any_answers());
