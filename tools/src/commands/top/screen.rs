@@ -289,11 +289,11 @@ fn publishers(model: &Model, rows: &Rows) -> Grid {
     let mut grid = Grid::new(&[
         ("PUBLISHER", 22),
         ("NAME", 12),
-        ("STATE", 12),
-        ("RECORDS", 15),
-        ("REC/S", 11),
+        ("STATE", 11),
+        ("RECORDS", 14),
+        ("REC/S", 10),
         ("SUBS", 5),
-        ("REPAIRS", 11),
+        ("REPAIRS", 10),
         ("REFUSED", 9),
         ("LOST", 9),
         ("", 0),
@@ -324,13 +324,13 @@ fn channels(rows: &Rows) -> Grid {
     let mut grid = Grid::new(&[
         ("CHANNEL", 22),
         ("SEALED", 13),
-        ("REC/S", 11),
+        ("REC/S", 10),
         ("BYTES/S", 13),
-        ("RING S", 8),
-        ("NACKED", 11),
-        ("PENDING", 9),
-        ("REPAIR B/S", 12),
-        ("NO BUDGET", 10),
+        ("RING S", 7),
+        ("NACKED", 10),
+        ("PENDING", 8),
+        ("REPAIR B/S", 11),
+        ("NO BUDGET", 9),
         ("SKIPPED", 8),
     ]);
     for row in &rows.channels {
@@ -378,7 +378,7 @@ fn lines(rows: &Rows) -> Grid {
 
 fn sources(rows: &Rows) -> Grid {
     let mut grid = Grid::new(&[
-        ("SOURCE", 22),
+        ("SOURCE", 12),
         ("MESSAGES", 15),
         ("MSG/S", 11),
         ("AGE", 10),
@@ -441,16 +441,16 @@ fn latency(rows: &[LatencyRow]) -> Grid {
 
 fn subscribers(shown: &[&SubscriberRow]) -> Grid {
     let mut grid = Grid::new(&[
-        ("SUBSCRIBER", 22),
-        ("CHANNEL", 12),
+        ("SUBSCRIBER", 18),
+        ("CHANNEL", 10),
         ("SEQUENCE", 13),
-        ("DGR/S", 11),
-        ("LAG", 9),
-        ("LAG MS", 9),
-        ("P99", 11),
-        ("OPEN", 5),
-        ("LOST RECORDS", 13),
-        ("", 8),
+        ("DGR/S", 9),
+        ("LAG", 8),
+        ("LAG MS", 8),
+        ("P99", 10),
+        ("OPEN", 4),
+        ("LOST", 9),
+        ("", 7),
         ("PUBLISHER", 0),
     ]);
     for row in shown {
@@ -570,7 +570,11 @@ mod tests {
     }
 
     fn drawn(screen: &Screen, model: &Model) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(140, 30)).unwrap();
+        drawn_at(140, screen, model)
+    }
+
+    fn drawn_at(width: u16, screen: &Screen, model: &Model) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
         let rows = model.rows();
         let latencies = [LatencyRow {
             log: "x.hlog".into(),
@@ -685,6 +689,32 @@ mod tests {
         hostile["subscribers"][0]["name"] = "\u{1b}[2Jx\n".into();
         let screen = drawn(&Screen::default(), &watched(&hostile));
         assert!(screen.contains(r"\u{1b}[2Jx\n"), "{screen}");
+    }
+
+    #[test]
+    fn tables_fit_into_120_columns() {
+        let mut model = Model::new(&["127.0.0.1:7401".into()]);
+        model.take(0, Duration::from_secs(1), polled(&page(5, 41_000), &[]));
+        let rows = model.rows();
+        let screen = drawn_at(120, &Screen::default(), &model);
+        let grids = [
+            publishers(&model, &rows),
+            channels(&rows),
+            lines(&rows),
+            sources(&rows),
+            latency(&[]),
+            subscribers(&[]),
+        ];
+        for grid in grids {
+            let head = line(&screen, &format!("\"{} ", grid.headings[0]));
+            for heading in grid.headings {
+                assert!(head.contains(heading), "no {heading} in {head}");
+            }
+        }
+        assert!(
+            line(&screen, "risk-1").contains("127.0.0.1:7401"),
+            "{screen}"
+        );
     }
 
     #[test]
