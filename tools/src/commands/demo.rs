@@ -2,7 +2,7 @@
 //! injected loss. It ends with the proof that every subscriber received every record, or lists the
 //! records that are missing.
 
-mod processes;
+mod published;
 mod setting;
 mod verdict;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use processes::{Watched, published_at};
+use published::published_at;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::report::ReportPage;
 use tickcast_tools::support::args::seconds;
@@ -26,6 +26,7 @@ use tickcast_tools::support::processes::{Process, this_program};
 use tickcast_tools::support::progress::ProgressReport;
 use tickcast_tools::support::signals::Stop;
 use tickcast_tools::support::table::thousands;
+use tickcast_tools::support::watched::Watched;
 use verdict::{Published, Verdict};
 
 /// Source and volume of the market data, number of subscribers, and faults to inject.

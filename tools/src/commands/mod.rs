@@ -16,3 +16,4 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod simulate;
 pub(crate) mod top;
+mod tree;

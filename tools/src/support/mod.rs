@@ -1,6 +1,7 @@
 //! Parts that the verbs and the lab share.
 
 pub mod args;
+pub mod conversation;
 pub mod digest;
 pub mod faults;
 pub mod files;
@@ -12,3 +13,4 @@ pub mod progress;
 pub mod send;
 pub mod signals;
 pub mod table;
+pub mod watched;

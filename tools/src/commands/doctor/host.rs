@@ -13,7 +13,6 @@ mod memory;
 mod network;
 mod nic;
 mod processor;
-mod tree;
 mod wanted;
 
 use std::cmp::Reverse;
@@ -28,8 +27,8 @@ use tickcast_tools::exit::ToolError;
 use super::check::{Check, Subject};
 use super::rdma;
 #[cfg(test)]
-pub(super) use tree::FakedTree;
-pub(super) use tree::Tree;
+pub(super) use crate::commands::tree::FakedTree;
+pub(super) use crate::commands::tree::Tree;
 pub(super) use wanted::Wanted;
 
 /// The part of a host in a config.
@@ -153,9 +152,9 @@ fn planned(config: Config) -> (Vec<Check>, Option<Plan>) {
 mod tests {
     use serde_json::json;
 
-    use super::tree::ODD;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::ODD;
 
     fn config(slots: u64) -> Config {
         let config = json!({

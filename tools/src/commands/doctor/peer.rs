@@ -2,9 +2,9 @@
 //! and the counters of both hosts show the stage where they stop.
 
 mod counters;
+mod message;
 mod passage;
 mod probe;
-mod stream;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tickcast_subscriber::Interface;
 use tickcast_tools::exit::{Exit, ToolError};
+use tickcast_tools::support::conversation::{Conversation, TalkError};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::signals::Stop;
 use tickcast_transport::control::resolve;
@@ -19,10 +20,10 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::host_addresses::HostAddresses;
 
 use super::check::Check;
+use message::{Hello, Message, VERSION};
 pub(super) use passage::Passage;
 use passage::Site;
 use probe::{COUNT, End, LENGTHS, Side};
-use stream::{Hello, Message, PeerStream, TalkError, VERSION};
 
 /// TCP port of `--answer`.
 pub(super) const PORT: u16 = 7410;
@@ -122,7 +123,7 @@ pub(super) fn ask(
             "{target}: {error}; does `tickcast doctor --answer` run there?"
         )),
     };
-    let mut stream = PeerStream::new(stream, ASK_MAX).map_err(failed)?;
+    let mut stream = Conversation::new(stream, ASK_MAX).map_err(failed)?;
     let hello = multicast.hello(&end, run);
     stream.send(&Message::Hello(hello)).map_err(failed)?;
     let Message::Hello(theirs) = stream.receive().map_err(failed)? else {
@@ -156,7 +157,7 @@ pub(super) fn ask(
                 Side::Answering => (&there, &here, step.back()),
             };
             let counts = counts.map_err(|error| match error {
-                StepError::PeerStream(error) => failed(error),
+                StepError::Talk(error) => failed(error),
                 StepError::Tool(error) => error,
             })?;
             let passage = Passage {
@@ -215,13 +216,13 @@ struct Counts {
 
 /// Reason why a step fails.
 enum StepError {
-    PeerStream(TalkError),
+    Talk(TalkError),
     Tool(ToolError),
 }
 
 impl From<TalkError> for StepError {
     fn from(error: TalkError) -> Self {
-        Self::PeerStream(error)
+        Self::Talk(error)
     }
 }
 
@@ -233,7 +234,7 @@ impl From<ToolError> for StepError {
 
 /// Datagrams of one length in one direction, from the asking side.
 struct Step<'a> {
-    stream: &'a mut PeerStream,
+    stream: &'a mut Conversation<Message>,
     end: &'a mut End,
     len: usize,
 }
@@ -317,7 +318,7 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
                 output.flush()?;
                 return Ok(Exit::Whole);
             }
-            Err(StepError::PeerStream(error)) => tracing::warn!("{from}: {error}"),
+            Err(StepError::Talk(error)) => tracing::warn!("{from}: {error}"),
             Err(StepError::Tool(error)) => tracing::warn!("{from}: {error}"),
         }
     }
@@ -330,7 +331,7 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
 /// are this host's, and lengths are those of [`LENGTHS`].
 fn serve(stream: TcpStream, multicast: &Multicast) -> Result<(), StepError> {
     let for_end = stream.try_clone().map_err(TalkError::Io)?;
-    let mut stream = PeerStream::new(stream, CONNECT_MAX)?;
+    let mut stream = Conversation::new(stream, CONNECT_MAX)?;
     let Message::Hello(theirs) = stream.receive()? else {
         return Err(TalkError::Unexpected("its introduction").into());
     };

@@ -222,7 +222,7 @@ impl Account {
                     .line(format_args!("{records} records, {rate} a second"))?;
             }
             Format::CountJson => {
-                let mut counts = [0; 4];
+                let mut counts = [0; 7];
                 for channel in subscriber.channels() {
                     let counters = &channel.counters;
                     for (sum, counter) in counts.iter_mut().zip([
@@ -230,6 +230,9 @@ impl Account {
                         &counters.missing_recovered,
                         &counters.missing_open,
                         &counters.lost_records,
+                        &counters.nack_links_up,
+                        &counters.read_links_up,
+                        &counters.line_down,
                     ]) {
                         *sum += counter.get();
                     }
@@ -239,6 +242,9 @@ impl Account {
                     missing_recovered,
                     missing_open,
                     lost_records,
+                    nack_links_up,
+                    read_links_up,
+                    line_down,
                 ] = counts;
                 self.output.json(json!({
                     "joined": joined,
@@ -247,6 +253,9 @@ impl Account {
                     "missing_recovered": missing_recovered,
                     "missing_open": missing_open,
                     "lost_records": lost_records,
+                    "nack_links_up": nack_links_up,
+                    "read_links_up": read_links_up,
+                    "line_down": line_down,
                 }))?;
             }
         }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::Tree;
+use crate::commands::tree::Tree;
 
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0";
 /// Largest error of the clock, in seconds, that latencies between hosts bear: the latency of a datagram
@@ -231,9 +231,9 @@ fn agreement(tree: &Tree, answer: Option<&str>) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::FakedTree;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     #[test]
     fn clock_source_other_than_the_counter_is_reported() {

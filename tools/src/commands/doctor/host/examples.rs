@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use super::super::check::{Check, Subject, Verdict};
-use super::tree::{FakedTree, ODD};
 use super::wanted::{Wanted, wanted};
 use super::{Tree, checks};
+use crate::commands::tree::{FakedTree, ODD};
 
 /// The files of a host.
 type Files = &'static [(&'static str, &'static str)];

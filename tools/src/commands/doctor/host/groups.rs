@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use super::super::check::{Check, Fix, Subject};
 use super::nic::judged;
-use super::tree::{Tree, of_interface};
 use super::wanted::{LOOPBACK, Wanted};
+use crate::commands::tree::{Tree, of_interface};
 
 /// Flags of a route (`linux/route.h`).
 const RTF_UP: u32 = 1;
@@ -289,10 +289,10 @@ fn querier(tree: &Tree, all: &[Memberships], name: &str) -> Check {
 mod tests {
     use serde_json::json;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     fn runs(check: &Check) -> Vec<&str> {
         check.commands().iter().map(Fix::run).collect()

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::{Tree, list_of};
 use super::wanted::Wanted;
+use crate::commands::tree::{Tree, list_of};
 
 /// Longest chain of groups that is followed upwards.
 const DEPTH_MAX: usize = 32;
@@ -172,10 +172,10 @@ fn no_limit(id: Subject, is_odd: bool) -> Check {
 mod tests {
     use serde_json::json;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     fn in_group(files: &[(&str, &str)]) -> FakedTree {
         let faked = FakedTree::of(files);

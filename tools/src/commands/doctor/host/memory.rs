@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use tickcast_transport::host::memory_limit::available_bytes_below;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::Tree;
 use super::wanted::Wanted;
+use crate::commands::tree::Tree;
 
 /// Below this, there is no room for two rings of the default size (92 MiB each).
 const MEMORY_MIN_BYTES: u64 = 256 << 20;
@@ -312,10 +312,10 @@ fn shared_memory(shared: Shared, wanted: &Wanted) -> Check {
 mod tests {
     use serde_json::json;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     fn runs(check: &Check) -> Vec<&str> {
         check.commands().iter().map(Fix::run).collect()

@@ -1,8 +1,8 @@
 //! Checks of sockets: buffers, drops, busy polling.
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::Tree;
 use super::wanted::Wanted;
+use crate::commands::tree::Tree;
 
 /// Size of a receive buffer that a burst at 10 Gbit/s fills in 6 ms.
 const BUFFER_ENOUGH_BYTES: u64 = 8 << 20;
@@ -138,10 +138,10 @@ fn busy_poll(tree: &Tree, wanted: &Wanted) -> Check {
 mod tests {
     use serde_json::json;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     fn runs(check: &Check) -> Vec<&str> {
         check.commands().iter().map(Fix::run).collect()

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use tickcast_transport::host::nic_rings::NicRings;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::{Tree, list_of, of_interface};
 use super::wanted::{LOOPBACK, Wanted};
+use crate::commands::tree::{Tree, list_of, of_interface};
 
 /// Bytes of the IP and UDP headers before a datagram.
 const HEADERS_LEN: u64 = 28;
@@ -312,10 +312,10 @@ mod tests {
     use serde_json::json;
     use tickcast_subscriber::Interface;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict;
+    use crate::commands::tree::FakedTree;
 
     fn device(files: &[(&str, &str)]) -> FakedTree {
         let faked = FakedTree::of(&[]);

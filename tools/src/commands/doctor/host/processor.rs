@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tickcast_tools::support::plain::listed;
 
 use super::super::check::{Check, Fix, Subject};
-use super::tree::{Tree, list_of};
 use super::wanted::{Pinned, Wanted};
+use crate::commands::tree::{Tree, list_of};
 
 /// Enough for a publisher and a few subscribers that each spin on a core.
 const CORES_ENOUGH: usize = 4;
@@ -63,7 +63,7 @@ fn judged(tree: &Tree, wanted: &Wanted) -> BTreeSet<usize> {
 fn cores(tree: &Tree, wanted: &Wanted) -> Check {
     let id = Subject::Cores;
     let allowed = tree.field("/proc/self/status", "Cpus_allowed_list");
-    let allowed = allowed.and_then(|list| super::tree::cores_of(&list));
+    let allowed = allowed.and_then(|list| crate::commands::tree::cores_of(&list));
     let Some(mut allowed) = allowed.filter(|cores| !cores.is_empty()) else {
         return Check::unknown(id, "this system does not report the cores of this process");
     };
@@ -486,10 +486,10 @@ fn kdamond(tree: &Tree) -> Check {
 mod tests {
     use serde_json::json;
 
-    use super::super::tree::FakedTree;
     use super::super::wanted::wanted;
     use super::*;
     use crate::commands::doctor::check::Verdict::{Error, Note, Ok, Unknown, Warning};
+    use crate::commands::tree::FakedTree;
 
     fn allowed(cores: &str) -> FakedTree {
         let status = format!("Name:\ta\nCpus_allowed:\tf\nCpus_allowed_list:\t{cores}\n");

@@ -19,33 +19,33 @@ const WORD_LEN_MAX: usize = 64;
 /// The files below a root: this host's, or a faked tree. A file that is missing, too long, or of another kind
 /// than a regular one counts as not reported.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Tree {
+pub(crate) struct Tree {
     root: PathBuf,
 }
 
 impl Tree {
     /// Returns the files of this host.
-    pub(in super::super) fn of_this_host() -> Self {
+    pub(crate) fn of_this_host() -> Self {
         Self { root: "/".into() }
     }
 
     /// Returns whether these are the files of this host.
-    pub(super) fn is_this_host(&self) -> bool {
+    pub(crate) fn is_this_host(&self) -> bool {
         self.root == Path::new("/")
     }
 
     /// Returns the root.
-    pub(super) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// Returns the place of an absolute path of the host.
-    pub(super) fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
     /// Returns the contents of a file, with the replacement character for what is not UTF-8.
-    pub(in super::super) fn text(&self, path: &str) -> Option<String> {
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
         let path = self.at(path);
         let file = open_input(&path).ok()?;
         let bytes = read_at_most(&file, &path, FILE_BYTES_MAX).ok()?;
@@ -53,25 +53,25 @@ impl Tree {
     }
 
     /// Returns the first line of a file, trimmed and cut to 64 characters.
-    pub(super) fn word(&self, path: &str) -> Option<String> {
+    pub(crate) fn word(&self, path: &str) -> Option<String> {
         let text = self.text(path)?;
         let line = text.lines().next()?.trim();
         (!line.is_empty()).then(|| line.chars().take(WORD_LEN_MAX).collect())
     }
 
     /// Returns the number that a file holds alone.
-    pub(super) fn number(&self, path: &str) -> Option<u64> {
+    pub(crate) fn number(&self, path: &str) -> Option<u64> {
         self.text(path)?.trim().parse().ok()
     }
 
     /// Returns the list of cores that a file holds.
-    pub(super) fn cores(&self, path: &str) -> Option<BTreeSet<usize>> {
+    pub(crate) fn cores(&self, path: &str) -> Option<BTreeSet<usize>> {
         cores_of(self.text(path)?.trim())
     }
 
     /// Returns the longest time in microseconds that programs allow cores to wake: 2 s if none limits it.
     /// Reading the device limits nothing.
-    pub(super) fn latency_limit_us(&self) -> Option<u64> {
+    pub(crate) fn latency_limit_us(&self) -> Option<u64> {
         let mut file = fs::File::open(self.at("/dev/cpu_dma_latency")).ok()?;
         let mut bytes = [0; 4];
         file.read_exact(&mut bytes).ok()?;
@@ -79,7 +79,7 @@ impl Tree {
     }
 
     /// Returns the value of a name in a file of lines `name: value`.
-    pub(super) fn field(&self, path: &str, name: &str) -> Option<String> {
+    pub(crate) fn field(&self, path: &str, name: &str) -> Option<String> {
         let text = self.text(path)?;
         let mut lines = text.lines().filter_map(|line| line.split_once(':'));
         let (_, value) = lines.find(|(key, _)| key.trim() == name)?;
@@ -87,7 +87,7 @@ impl Tree {
     }
 
     /// Returns the names in a directory, sorted. Names that are not UTF-8 are left out.
-    pub(super) fn names(&self, path: &str) -> Vec<String> {
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.at(path)) else {
             return Vec::new();
         };
@@ -99,12 +99,12 @@ impl Tree {
     }
 
     /// Returns whether there is a file or directory of this path.
-    pub(super) fn has(&self, path: &str) -> bool {
+    pub(crate) fn has(&self, path: &str) -> bool {
         self.at(path).exists()
     }
 
     /// Returns the names of all running processes.
-    pub(super) fn processes(&self) -> BTreeSet<String> {
+    pub(crate) fn processes(&self) -> BTreeSet<String> {
         let names = self.names("/proc").into_iter();
         let ids = names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()));
         ids.filter_map(|id| self.word(&format!("/proc/{id}/comm")))
@@ -113,7 +113,7 @@ impl Tree {
 
     /// Returns the value of a counter in a file of the form of `/proc/net/snmp`: pairs of lines with a
     /// group's names, then its values.
-    pub(in super::super) fn counter(&self, path: &str, group: &str, name: &str) -> Option<u64> {
+    pub(crate) fn counter(&self, path: &str, group: &str, name: &str) -> Option<u64> {
         let text = self.text(path)?;
         let prefix = format!("{group}: ");
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
@@ -123,20 +123,20 @@ impl Tree {
     }
 
     /// Returns a counter of an interface.
-    pub(super) fn statistic(&self, interface: &str, name: &str) -> Option<u64> {
+    pub(crate) fn statistic(&self, interface: &str, name: &str) -> Option<u64> {
         self.number(&of_interface(interface, &format!("statistics/{name}"))?)
     }
 }
 
 /// Returns the path of an interface's file; `None` if the name can't be that of an interface.
-pub(super) fn of_interface(interface: &str, file: &str) -> Option<String> {
+pub(crate) fn of_interface(interface: &str, file: &str) -> Option<String> {
     let is_name = !interface.contains('/') && !matches!(interface, "" | "." | "..");
     is_name.then(|| format!("/sys/class/net/{interface}/{file}"))
 }
 
 /// Parses a list of cores as the kernel writes it: `0-3,8`. `None` if it is none, or names cores beyond
 /// 16383.
-pub(super) fn cores_of(list: &str) -> Option<BTreeSet<usize>> {
+pub(crate) fn cores_of(list: &str) -> Option<BTreeSet<usize>> {
     let mut cores = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|it| !it.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -150,7 +150,7 @@ pub(super) fn cores_of(list: &str) -> Option<BTreeSet<usize>> {
 }
 
 /// Writes a list of cores as the kernel does: `0-3,8`.
-pub(super) fn list_of(cores: &BTreeSet<usize>) -> String {
+pub(crate) fn list_of(cores: &BTreeSet<usize>) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &core in cores {
         match runs.last_mut() {
@@ -167,7 +167,7 @@ pub(super) fn list_of(cores: &BTreeSet<usize>) -> String {
 
 /// Contents that no kernel writes.
 #[cfg(test)]
-pub(in super::super) const ODD: [&str; 7] = [
+pub(crate) const ODD: [&str; 7] = [
     "",
     "\n",
     "-1\n",
@@ -179,14 +179,14 @@ pub(in super::super) const ODD: [&str; 7] = [
 
 /// A faked tree of /proc and /sys, in a directory of its own.
 #[cfg(test)]
-pub(in super::super) struct FakedTree {
+pub(crate) struct FakedTree {
     folder: tempfile::TempDir,
 }
 
 #[cfg(test)]
 impl FakedTree {
     /// Creates a tree of these files.
-    pub(in super::super) fn of(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn of(files: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tree = Self { folder };
         for (path, text) in files {
@@ -196,14 +196,14 @@ impl FakedTree {
     }
 
     /// Writes a file, also in place of another.
-    pub(in super::super) fn put(&self, path: &str, text: impl AsRef<[u8]>) {
+    pub(crate) fn put(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.tree().at(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
     /// Returns the tree for checks.
-    pub(in super::super) fn tree(&self) -> Tree {
+    pub(crate) fn tree(&self) -> Tree {
         Tree {
             root: self.folder.path().to_owned(),
         }

@@ -1,65 +1,35 @@
-//! The conversation of two doctors over one TCP connection: JSON objects, one a line, all bounded.
+//! A conversation of two programs over one TCP connection: JSON values, one a line, all bounded.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::marker::PhantomData;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tickcast_tools::support::plain::Plain;
+use tickcast_log::is_control;
 
-use super::counters::Counters;
+use super::plain::Plain;
 
-/// Version of the conversation. Doctors of different versions refuse each other.
-pub(super) const VERSION: u32 = 1;
-/// Longest line, in bytes.
-const LINE_LEN_MAX: usize = 4_096;
 /// Longest text of the other side in a report, in characters.
 const TEXT_LEN_MAX: usize = 256;
 
-/// Introduction of a doctor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Hello {
-    /// Version of the conversation.
-    pub(super) version: u32,
-    /// The group that the datagrams go to.
-    pub(super) group: SocketAddrV4,
-    /// Number of this run, which its datagrams carry.
-    pub(super) run: u64,
-    /// Name of the sender's interface.
-    pub(super) interface: String,
-    /// Longest packet of that interface, in bytes; 0 if unknown.
-    pub(super) mtu: u64,
-}
+/// The messages of a conversation.
+pub trait Speech: Serialize + DeserializeOwned {
+    /// Longest line, in bytes.
+    const LINE_LEN_MAX: usize;
 
-/// One message. The asking side opens each step, and the answering side replies.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Message {
-    /// The introduction of either side.
-    Hello(Hello),
-    /// The answering side ends the conversation, with the reason.
-    Refused(String),
-    /// Count datagrams of this many bytes.
-    Receive(usize),
-    /// The answering side counts from here on.
-    Receiving,
-    /// The asking side has sent its datagrams.
-    Sent,
-    /// The counted datagrams, and the changes of the counters meanwhile.
-    Arrived(u64, Counters),
-    /// Send datagrams of this many bytes.
-    Send(usize),
-    /// The datagrams that the kernel took, and the changes of the counters meanwhile.
-    HaveSent(u64, Counters),
-    /// The end of the run.
-    Bye,
+    /// Returns the message, unless it refuses what this side asked for.
+    ///
+    /// # Errors
+    /// Returns the reason of a refusal.
+    fn refusal(self) -> Result<Self, String>;
 }
 
 /// Reason why a conversation ends early.
 #[derive(Debug, Error)]
-pub(super) enum TalkError {
+pub enum TalkError {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
@@ -70,10 +40,10 @@ pub(super) enum TalkError {
     #[error("the other side did not answer in time")]
     Silent,
     /// A line is too long.
-    #[error("the other side sent a line of more than {LINE_LEN_MAX} bytes")]
-    TooLong,
+    #[error("the other side sent a line of more than {0} bytes")]
+    TooLong(usize),
     /// A line is no message.
-    #[error("the other side sent no message of a doctor: {}", Plain(.0))]
+    #[error("the other side sent no message of this conversation: {}", Plain(.0))]
     NoMessage(serde_json::Error),
     /// A message does not belong here.
     #[error("the other side sent another message than {0}")]
@@ -85,37 +55,38 @@ pub(super) enum TalkError {
 
 /// Returns a text of the other side, cut and without control characters.
 fn shortened(text: &str) -> String {
-    super::super::check::one_line(text)
-        .chars()
-        .take(TEXT_LEN_MAX)
-        .collect()
+    let blank = |c: char| if is_control(c) { ' ' } else { c };
+    text.chars().map(blank).take(TEXT_LEN_MAX).collect()
 }
 
 /// A conversation with a deadline. Every call ends by then.
-pub(super) struct PeerStream {
+#[derive(Debug)]
+pub struct Conversation<Message> {
     stream: TcpStream,
     until: Instant,
     /// Bytes that arrived and are no whole line yet.
     arrived: Vec<u8>,
+    spoken: PhantomData<Message>,
 }
 
-impl PeerStream {
+impl<Message: Speech> Conversation<Message> {
     /// Starts a conversation that ends within `limit`.
     ///
     /// # Errors
     /// Returns [`TalkError::Io`] if the socket can't be set up.
-    pub(super) fn new(stream: TcpStream, limit: Duration) -> Result<Self, TalkError> {
+    pub fn new(stream: TcpStream, limit: Duration) -> Result<Self, TalkError> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
             until: Instant::now() + limit,
             arrived: Vec::new(),
+            spoken: PhantomData,
         })
     }
 
     /// Sets the deadline anew, to `limit` from here.
-    pub(super) fn extend(&mut self, limit: Duration) {
+    pub fn extend(&mut self, limit: Duration) {
         self.until = Instant::now() + limit;
     }
 
@@ -132,7 +103,7 @@ impl PeerStream {
     ///
     /// # Errors
     /// Returns [`TalkError`] if the connection fails or the deadline passes.
-    pub(super) fn send(&mut self, message: &Message) -> Result<(), TalkError> {
+    pub fn send(&mut self, message: &Message) -> Result<(), TalkError> {
         let mut line = serde_json::to_vec(message).map_err(TalkError::NoMessage)?;
         line.push(b'\n');
         self.stream.set_write_timeout(Some(self.left()?))?;
@@ -143,21 +114,19 @@ impl PeerStream {
     ///
     /// # Errors
     /// Returns [`TalkError`] if the connection fails, the deadline passes, or the line is no message.
-    pub(super) fn receive(&mut self) -> Result<Message, TalkError> {
+    pub fn receive(&mut self) -> Result<Message, TalkError> {
         loop {
             if let Some(end) = self.arrived.iter().position(|b| *b == b'\n') {
                 let message = serde_json::from_slice(&self.arrived[..end]);
                 self.arrived.drain(..=end);
-                return match message.map_err(TalkError::NoMessage)? {
-                    Message::Refused(reason) => Err(TalkError::Refused(reason)),
-                    message => Ok(message),
-                };
+                let message: Message = message.map_err(TalkError::NoMessage)?;
+                return message.refusal().map_err(TalkError::Refused);
             }
-            if self.arrived.len() > LINE_LEN_MAX {
-                return Err(TalkError::TooLong);
+            if self.arrived.len() > Message::LINE_LEN_MAX {
+                return Err(TalkError::TooLong(Message::LINE_LEN_MAX));
             }
             self.stream.set_read_timeout(Some(self.left()?))?;
-            let mut bytes = [0; 1_024];
+            let mut bytes = [0; 4_096];
             match self.stream.read(&mut bytes).map_err(in_time)? {
                 0 => return Err(TalkError::Closed),
                 count => self.arrived.extend_from_slice(&bytes[..count]),
@@ -178,7 +147,28 @@ fn in_time(error: io::Error) -> TalkError {
 mod tests {
     use std::net::TcpListener;
 
+    use serde::Deserialize;
+
     use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case", deny_unknown_fields)]
+    enum Said {
+        Number(u64),
+        Refused(String),
+        Bye,
+    }
+
+    impl Speech for Said {
+        const LINE_LEN_MAX: usize = 4_096;
+
+        fn refusal(self) -> Result<Self, String> {
+            match self {
+                Self::Refused(reason) => Err(reason),
+                said => Ok(said),
+            }
+        }
+    }
 
     /// Returns both ends of a connection.
     fn connected() -> (TcpStream, TcpStream) {
@@ -191,7 +181,7 @@ mod tests {
     fn refused(bytes: &[u8]) -> TalkError {
         let (mut one, other) = connected();
         one.write_all(bytes).unwrap();
-        let mut stream = PeerStream::new(other, Duration::from_millis(200)).unwrap();
+        let mut stream = Conversation::<Said>::new(other, Duration::from_millis(200)).unwrap();
         stream.receive().unwrap_err()
     }
 
@@ -199,32 +189,16 @@ mod tests {
     fn messages_arrive_as_they_were_sent() {
         let (one, other) = connected();
         let limit = Duration::from_secs(60);
-        let (mut one, mut other) = (
-            PeerStream::new(one, limit).unwrap(),
-            PeerStream::new(other, limit).unwrap(),
-        );
-        let hello = Message::Hello(Hello {
-            version: VERSION,
-            group: "239.255.74.10:7410".parse().unwrap(),
-            run: u64::MAX,
-            interface: "eth0".into(),
-            mtu: 1500,
-        });
-        let arrived = Message::Arrived(7, Counters::default());
-        let all = [
-            hello,
-            Message::Receive(1472),
-            Message::Receiving,
-            arrived,
-            Message::Bye,
-        ];
+        let mut one = Conversation::new(one, limit).unwrap();
+        let mut other = Conversation::<Said>::new(other, limit).unwrap();
+        let all = [Said::Number(u64::MAX), Said::Bye, Said::Number(0)];
         for message in &all {
             one.send(message).unwrap();
         }
         for message in &all {
             assert_eq!(other.receive().unwrap(), *message);
         }
-        one.send(&Message::Refused("a\n\u{1b}".into())).unwrap();
+        one.send(&Said::Refused("a\n\u{1b}".into())).unwrap();
         let error = other.receive().unwrap_err().to_string();
         assert_eq!(error, "the other side refused: a  ");
         drop(one);
@@ -233,23 +207,23 @@ mod tests {
 
     #[test]
     fn lines_of_a_hostile_peer_are_refused() {
-        let long = [b'a'; LINE_LEN_MAX + 1_024];
-        assert!(matches!(refused(&long), TalkError::TooLong));
+        let long = [b'a'; Said::LINE_LEN_MAX + 4_096];
+        assert!(matches!(refused(&long), TalkError::TooLong(4_096)));
         assert!(matches!(refused(b"{"), TalkError::Silent));
         for bytes in [
             &b"\n"[..],
             b"{}\n",
             b"\xff\xfe\n",
-            b"{\"receive\":-1}\n",
-            b"{\"bye\":null,\"sent\":null}\n",
-            b"{\"arrived\":[1,{}]}\n",
+            b"{\"number\":-1}\n",
+            b"{\"bye\":null,\"number\":1}\n",
+            b"{\"number\":[1,{}]}\n",
             b"[[[[[[[[[[[[[[[[[[[[\n",
             "\"a\\n\\u001b[2J\\u009b\\u202e\"\n".as_bytes(),
         ] {
             let error = refused(bytes);
             assert!(matches!(error, TalkError::NoMessage(_)), "{error}");
             let said = error.to_string();
-            assert!(!said.contains(tickcast_log::is_control), "{said}");
+            assert!(!said.contains(is_control), "{said}");
         }
     }
 }
