@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
 use crate::commands::{
-    demo, doctor, explain, inject, inspect, listen, loss, manual, plan, promote, reload, replay,
-    report, simulate, top,
+    accept_rdma, demo, doctor, explain, inject, inspect, listen, loss, manual, plan, promote,
+    reload, replay, report, simulate, top,
 };
 
 /// Moves market data, injects faults, and reports every loss exactly.
@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Loss(loss::Args),
     /// Checks this host for tickcast, and reports findings, reasons and remedies.
     Doctor(doctor::Args),
+    /// Runs the whole system over RDMA between two hosts, and reports what passes.
+    AcceptRdma(Box<accept_rdma::Args>),
     /// Writes the man pages and shell completions of both programs into a folder, for packages.
     #[command(hide = true)]
     Manual(manual::Args),

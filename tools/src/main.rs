@@ -30,6 +30,7 @@ fn main() -> ExitCode {
             Command::Top(args) => commands::top::run(&args),
             Command::Loss(args) => commands::loss::run(&args),
             Command::Doctor(args) => commands::doctor::run(&args),
+            Command::AcceptRdma(args) => commands::accept_rdma::run(&args),
             Command::Manual(args) => commands::manual::run(&args, Cli::command()),
         }
     })

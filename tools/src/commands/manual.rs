@@ -64,6 +64,7 @@ mod tests {
         for verb in &listed {
             let page = read(&format!("tickcast-{verb}.1"));
             assert!(page.contains(".SH SYNOPSIS"), "{verb}");
+            let verb = verb.replace('-', "\\-");
             assert!(read("tickcast.1").contains(&format!("tickcast\\-{verb}(1)")));
         }
         assert!(!args.folder.join("tickcast-manual.1").exists());

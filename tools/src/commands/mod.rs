@@ -1,5 +1,6 @@
 //! The verbs: one file or folder for each, with its options and its implementation.
 
+pub(crate) mod accept_rdma;
 mod command_request;
 pub(crate) mod demo;
 pub(crate) mod doctor;

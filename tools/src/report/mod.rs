@@ -13,6 +13,7 @@ use tickcast_hlog::{ClockOffset, each_interval};
 use crate::exit::ToolError;
 use crate::support::files::{open_regular, write_text};
 use page::LETTERS;
+pub use page::escaped;
 use series::{Comparison, Log};
 
 /// A report before it is written: the latency of interval logs, and accounts of losses.

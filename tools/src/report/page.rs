@@ -296,7 +296,8 @@ fn step_of(end_s: f64) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * power)
 }
 
-fn escaped(text: &str) -> String {
+/// Returns text for a page, in which no character of it begins a tag or ends an attribute.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -1,5 +1,6 @@
 //! The verbs of `tickcast`, run as programs.
 
+mod accept_rdma;
 mod cli;
 mod common;
 mod demo;

@@ -1,0 +1,350 @@
+//! Steps that break a line, or wait until its network forgets it.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use tickcast_tools::support::table::span;
+
+use super::super::command;
+use super::super::order::{Line, NotDone, Repair};
+use super::super::row::{Judgement, Row};
+use super::super::run::{END_MAX, Hosts, Outcome, Plan, Side};
+use super::{Acceptance, Bound};
+
+/// Messages a second.
+const RATE: u64 = 2_000;
+/// Time for which a line is down.
+const DOWN: Duration = Duration::from_secs(3);
+/// Time for which a flapping link is down, and up.
+const FLAP: Duration = Duration::from_millis(700);
+const FLAPS: u32 = 3;
+/// Time for a line to return: links, memberships and addresses come one after the other.
+const RETURN: Duration = Duration::from_secs(10);
+/// One in so many records may come with a repaired datagram while line B carries the feed.
+const REPAIRED_SHARE: u64 = 50;
+/// Time after which a subscriber has printed its counts.
+const PRINTED: Duration = Duration::from_secs(1);
+/// Difference of two p99 that is noise.
+const P99_NOISE_NS: u64 = 20_000;
+/// Largest ratio of the p99 with a broken line to that with both, in percent.
+const P99_MAX_PERCENT: u64 = 125;
+/// Length of the step about queriers. Their memberships end after 260 s at most.
+const QUERIER: Duration = Duration::from_secs(600 + 260);
+/// Minutes of a run from which on the step about queriers is part of it.
+const QUERIER_MINUTES: u64 = 30;
+/// Time limit of a command. The reload of a driver takes longest.
+const HOOK_MAX: Duration = Duration::from_secs(300);
+/// Messages a second of the step about queriers.
+const QUERIER_RATE: u64 = 100;
+
+impl Acceptance {
+    pub(super) fn line_down_there(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        self.broken(bound, |hosts| hosts.break_link(Side::There, Line::A, DOWN))
+    }
+
+    pub(super) fn line_down_here(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        self.broken(bound, |hosts| hosts.break_link(Side::Here, Line::A, DOWN))
+    }
+
+    pub(super) fn line_flaps(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        self.broken(bound, |hosts| {
+            for _ in 0..FLAPS {
+                hosts.break_link(Side::There, Line::A, FLAP)?;
+                sleep(FLAP);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn line_paused(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        let hooks = (self.hooks.pause_a.clone(), self.hooks.resume_a.clone());
+        let (Some(pause), Some(resume)) = hooks else {
+            return Err(NotDone::Unavailable(
+                "nothing pauses a port by itself; give --pause-a and --resume-a".into(),
+            ));
+        };
+        self.broken(bound, move |_| {
+            let paused = shell(&pause);
+            sleep(DOWN);
+            // A command that failed may have paused the port all the same.
+            let resumed = shell(&resume);
+            paused.and(resumed)
+        })
+    }
+
+    /// Takes A down and up, then B down. The feed goes on only if A has returned.
+    pub(super) fn line_returns(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        self.broken(bound, |hosts| {
+            hosts.break_link(Side::There, Line::A, DOWN)?;
+            sleep(RETURN);
+            let before = hosts.there.lines_down()?;
+            hosts.break_link(Side::There, Line::B, DOWN)?;
+            sleep(RETURN);
+            let after = hosts.there.lines_down()?;
+            match fell(&before, &after) {
+                true => Ok(()),
+                false => Err(NotDone::Failed(
+                    "no line fell silent when B was down".into(),
+                )),
+            }
+        })
+    }
+
+    pub(super) fn subnet_manager(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        let lines = &self.hosts.facts_here.lines;
+        if lines.iter().all(|it| it.is_ethernet) {
+            return Err(NotDone::Unavailable(
+                "Ethernet has no subnet manager".into(),
+            ));
+        }
+        let hook = self.hooks.restart_subnet_manager.clone();
+        let (rows, _) = self.hooked(bound, hook, "--restart-subnet-manager")?;
+        Ok(rows)
+    }
+
+    pub(super) fn driver(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        let hook = self.hooks.reload_driver.clone();
+        let (mut rows, is_noticed) = self.hooked(bound, hook, "--reload-driver")?;
+        if !is_noticed {
+            let wrong = ["no line fell silent, so the driver was not reloaded".to_owned()];
+            rows.push(bound.judged("", &wrong));
+        }
+        Ok(rows)
+    }
+
+    pub(super) fn querier(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
+        if self.minutes < QUERIER_MINUTES {
+            return Err(NotDone::Unavailable(format!(
+                "it takes {} s; give --minutes {QUERIER_MINUTES} or more",
+                QUERIER.as_secs()
+            )));
+        }
+        let plan = Plan::new(&self.hosts, Repair::Read, QUERIER_RATE);
+        let outcome = self
+            .hosts
+            .run_whole(&plan, QUERIER_RATE * QUERIER.as_secs())?;
+        let mut wrong = outcome.differences();
+        let missing = outcome.sum(|it| it.missing);
+        if missing > 0 {
+            wrong.push(format!("{missing} datagrams came by no line"));
+        }
+        let number = format!("{} s, {missing} datagrams missing", QUERIER.as_secs());
+        Ok(vec![bound.judged(number, &wrong)])
+    }
+
+    /// Runs a command of the owner under load.
+    fn hooked(
+        &mut self,
+        bound: Bound,
+        hook: Option<String>,
+        option: &str,
+    ) -> Result<(Vec<Row>, bool), NotDone> {
+        self.check_may_break()?;
+        let hook = hook.ok_or_else(|| {
+            NotDone::Unavailable(format!("no command was given for it with {option}"))
+        })?;
+        let plan = Plan::new(&self.hosts, Repair::Read, RATE);
+        let mut is_noticed = false;
+        let outcome = self.hosts.run_while(&plan, |hosts| {
+            let before = hosts.there.lines_down()?;
+            shell(&hook)?;
+            sleep(RETURN);
+            is_noticed = fell(&before, &hosts.there.lines_down()?);
+            hosts.there.wait_for(RATE, END_MAX)
+        })?;
+        let number = format!(
+            "{} records, {} datagrams missing, {} repaired, lines down {} times",
+            outcome.published.records,
+            outcome.sum(|it| it.missing),
+            outcome.sum(|it| it.repaired),
+            outcome.sum(|it| it.line_down)
+        );
+        let row = bound.judged(number, &outcome.differences());
+        Ok((vec![row], is_noticed))
+    }
+
+    fn check_may_break(&self) -> Result<(), NotDone> {
+        match self.may_break_links {
+            true => Ok(()),
+            false => Err(NotDone::Unavailable(
+                "it needs --may-break-links, and a --peer that is reached over neither line".into(),
+            )),
+        }
+    }
+
+    /// Runs under load while `break_it` breaks line A. Gives a row for the records, and one for the latency
+    /// beside that of a run with both lines.
+    fn broken(
+        &mut self,
+        bound: Bound,
+        break_it: impl FnOnce(&mut Hosts) -> Result<(), NotDone>,
+    ) -> Result<Vec<Row>, NotDone> {
+        self.check_may_break()?;
+        if self.hosts.lines().len() < 2 {
+            return Err(NotDone::Unavailable(
+                "it needs a second line: --b, on both hosts".into(),
+            ));
+        }
+        let plan = Plan::new(&self.hosts, Repair::Read, RATE);
+        let before = self.hosts.run_whole(&plan, RATE * self.time().as_secs())?;
+        let mut is_noticed = false;
+        let outcome = self.hosts.run_while(&plan, |hosts| {
+            hosts.there.wait_for(RATE, END_MAX)?;
+            let before = hosts.there.lines_down()?;
+            break_it(hosts)?;
+            sleep(PRINTED);
+            is_noticed = fell(&before, &hosts.there.lines_down()?);
+            hosts.there.wait_for(RATE, END_MAX)
+        })?;
+        let is_software = self.hosts.is_software();
+        let row = line_row(bound, &outcome, is_noticed, is_software);
+        let of_latency = latency_row(bound.id, &before, &outcome).of_hardware(is_software);
+        Ok(vec![row, of_latency])
+    }
+}
+
+/// Returns whether a line fell silent at each subscriber, between two counts.
+fn fell(before: &[u64], after: &[u64]) -> bool {
+    let mut pairs = before.iter().zip(after);
+    !before.is_empty() && before.len() == after.len() && pairs.all(|(before, after)| before < after)
+}
+
+/// Judges a run with a broken line: it was noticed, and the other one carried on. Behind an imitated device,
+/// short silences of all lines are those of a slow host, so only repairs show whether the other line failed.
+fn line_row(bound: Bound, outcome: &Outcome, is_noticed: bool, is_software: bool) -> Row {
+    let repaired = outcome.worst(|it| it.repaired);
+    let [line_down, lost] = [
+        outcome.sum(|it| it.line_down),
+        outcome.sum(|it| it.multicast_lost),
+    ];
+    let number = format!(
+        "{} records, line down {line_down} times, multicast lost {lost} times, {} datagrams repaired",
+        outcome.published.records,
+        outcome.sum(|it| it.repaired)
+    );
+    let mut wrong = outcome.differences();
+    if repaired > outcome.published.records / REPAIRED_SHARE {
+        wrong.push(format!(
+            "{repaired} datagrams had to be repaired, so line B did not go on"
+        ));
+    }
+    if !is_noticed {
+        wrong.push("not every subscriber heard a line fall silent, so A was not down".to_owned());
+    }
+    if lost > 0 && !is_software {
+        wrong.push(format!("all lines were silent {lost} times"));
+    }
+    bound.judged(number, &wrong)
+}
+
+/// Judges the latency of a run with a broken line beside one with both.
+fn latency_row(id: &str, before: &Outcome, broken: &Outcome) -> Row {
+    let clocks = broken
+        .heard
+        .iter()
+        .map(|it| it.clock_error_ns.unwrap_or(u64::MAX))
+        .max();
+    let [before, broken] = [before, broken].map(|it| it.worst(|heard| heard.p99_ns));
+    let most = before.saturating_mul(P99_MAX_PERCENT) / 100;
+    let most = most.saturating_add(P99_NOISE_NS);
+    let mut wrong = Vec::new();
+    if broken > most {
+        wrong.push(format!("above {}", span(most)));
+    }
+    let number = format!("p99 {}, with both lines {}", span(broken), span(before));
+    let bound = format!(
+        "p99 at most {P99_MAX_PERCENT}% of that with both lines, and {} more",
+        span(P99_NOISE_NS)
+    );
+    let row = Row::judged(&format!("{id}-p99"), number, &bound, &wrong);
+    if clocks.is_none_or(|error| error > before / 2) {
+        return Row {
+            judgement: Judgement::NotJudged,
+            reason: "the difference of the hosts' clocks is as large; synchronise them".to_owned(),
+            ..row
+        };
+    }
+    row
+}
+
+fn shell(hook: &str) -> Result<(), NotDone> {
+    command::output("sh", &["-c", hook], HOOK_MAX).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::order::{Heard, Published};
+    use super::*;
+
+    const BOUND: Bound = Bound {
+        id: "line-a-down-there",
+        text: "line B goes on",
+    };
+
+    fn outcome(change: impl FnOnce(&mut Heard)) -> Outcome {
+        let mut heard = Heard {
+            records: 7,
+            digest: "a".into(),
+            p99_ns: 100_000,
+            ..Heard::default()
+        };
+        change(&mut heard);
+        Outcome {
+            published: Published {
+                records: 7,
+                digest: "a".into(),
+            },
+            heard: vec![heard],
+            expected: 7,
+        }
+    }
+
+    #[test]
+    fn broken_line_passes_only_if_noticed_and_harmless() {
+        let judged = |is_noticed, is_software, change: fn(&mut Heard)| {
+            line_row(BOUND, &outcome(change), is_noticed, is_software).judgement
+        };
+        for is_software in [false, true] {
+            assert_eq!(judged(true, is_software, |_| ()), Judgement::Pass);
+            assert_eq!(judged(false, is_software, |_| ()), Judgement::Fail);
+            assert_eq!(judged(true, is_software, |it| it.lost = 1), Judgement::Fail);
+            assert_eq!(
+                judged(true, is_software, |it| it.repaired = 1),
+                Judgement::Fail
+            );
+        }
+        assert_eq!(
+            judged(true, false, |it| it.multicast_lost = 1),
+            Judgement::Fail
+        );
+        assert_eq!(
+            judged(true, true, |it| it.multicast_lost = 1),
+            Judgement::Pass
+        );
+    }
+
+    #[test]
+    fn line_counts_as_silent_only_if_each_subscriber_heard_it() {
+        assert!(fell(&[0, 3], &[1, 4]));
+        for (before, after) in [(&[0, 3][..], &[1, 3][..]), (&[0], &[1, 1]), (&[], &[])] {
+            assert!(!fell(before, after), "{before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn latency_of_one_line_is_judged_beside_both() {
+        let judged = |p99_ns, clock_error_ns| {
+            let broken = outcome(|it| {
+                it.p99_ns = p99_ns;
+                it.clock_error_ns = clock_error_ns;
+            });
+            latency_row(BOUND.id, &outcome(|_| ()), &broken)
+        };
+        assert_eq!(judged(145_000, Some(50_000)).judgement, Judgement::Pass);
+        assert_eq!(judged(145_001, Some(50_000)).judgement, Judgement::Fail);
+        for vague in [None, Some(50_001)] {
+            assert_eq!(judged(145_000, vague).judgement, Judgement::NotJudged);
+        }
+        assert_eq!(judged(0, Some(0)).step, "line-a-down-there-p99");
+    }
+}
