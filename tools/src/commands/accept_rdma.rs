@@ -48,10 +48,10 @@ const PORTS: u16 = 7420;
 /// First group by default. The run uses four in a row.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 20);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Time limit for an introduction. Both hosts gather their facts first, by programs that may be slow.
+const HELLO_MAX: Duration = Duration::from_secs(90);
 /// Time for which a host waits for the next order. A step with its own commands may take that long.
 const ORDER_MAX: Duration = Duration::from_secs(3_600);
-/// Interval of polling for a signal between two orders.
-const LOOK: Duration = Duration::from_millis(500);
 /// Time for which `--answer` waits for a host.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
 const POLL: Duration = Duration::from_millis(20);
@@ -285,13 +285,18 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
     let json = directory.path().join("accept-rdma.json");
     write_text(&page, &report.page())?;
     write_json(&json, &report)?;
-    written?;
-    output.line(format_args!("{}: {}", page.display(), report.counts()))?;
-    output.flush()?;
     if stop.asked() {
         return Err(ToolError::Interrupted);
     }
-    Ok(Exit::whole_if(failed == 0))
+    // The report is complete even if nobody reads the rows.
+    let said = written.and_then(|()| {
+        output.line(format_args!("{}: {}", page.display(), report.counts()))?;
+        output.flush()
+    });
+    match failed {
+        0 => said.map(|()| Exit::Whole),
+        _ => Ok(Exit::Finding),
+    }
 }
 
 /// Returns a row as a line of text.
@@ -345,7 +350,7 @@ fn introduced(stream: TcpStream, args: &Args, peer: &str, stop: &Stop) -> Result
             "{peer}: {error}; does `tickcast accept-rdma --answer` run there?"
         )),
     };
-    let mut conversation = Conversation::new(stream, 6 * CONNECT_MAX).map_err(failed)?;
+    let mut conversation = Conversation::new(stream, HELLO_MAX).map_err(failed)?;
     conversation
         .send(&Message::Hello(args.hello()))
         .map_err(failed)?;
@@ -479,11 +484,11 @@ fn answer(args: &Args, address: IpAddr) -> Result<Exit, ToolError> {
 fn serve(args: &Args, stream: TcpStream, stop: &Stop) -> Result<(), ToolError> {
     let failed = |error: TalkError| ToolError::Unreachable(error.to_string());
     let of_host = stream.try_clone().map_err(|error| failed(error.into()))?;
-    let mut conversation = Conversation::new(stream, CONNECT_MAX).map_err(failed)?;
+    let mut conversation = Conversation::new(stream, HELLO_MAX).map_err(failed)?;
     let Message::Hello(other) = conversation.receive().map_err(failed)? else {
         return Err(failed(TalkError::Unexpected("its introduction")));
     };
-    conversation.extend(6 * CONNECT_MAX);
+    conversation.extend(HELLO_MAX);
     let folder = Folder::new("accept", None)?;
     let worker = match difference(&args.hello(), &other) {
         Some(reason) => Err(ToolError::Problem(reason)),
@@ -501,14 +506,9 @@ fn serve(args: &Args, stream: TcpStream, stop: &Stop) -> Result<(), ToolError> {
     conversation
         .send(&Message::Hello(args.hello()))
         .map_err(failed)?;
-    let mut until = Instant::now() + ORDER_MAX;
     loop {
-        conversation.extend(LOOK);
-        let message = match conversation.receive() {
-            Err(TalkError::Silent) if stop.asked() => return Err(ToolError::Interrupted),
-            Err(TalkError::Silent) if Instant::now() < until => continue,
-            received => received.map_err(failed)?,
-        };
+        let received = conversation.receive_unless(ORDER_MAX, || stop.asked());
+        let message = received.map_err(failed)?.ok_or(ToolError::Interrupted)?;
         match message {
             Message::Order(order) => {
                 let answer = match order {
@@ -522,7 +522,6 @@ fn serve(args: &Args, stream: TcpStream, stop: &Stop) -> Result<(), ToolError> {
                 conversation
                     .send(&Message::Answer(answer))
                     .map_err(failed)?;
-                until = Instant::now() + ORDER_MAX;
             }
             Message::Bye => return Ok(()),
             _ => return Err(failed(TalkError::Unexpected("an order"))),

@@ -12,6 +12,8 @@ use tickcast_log::is_control;
 
 use super::plain::Plain;
 
+/// Interval of polling for a request to end.
+const LOOK: Duration = Duration::from_millis(500);
 /// Longest text of the other side in a report, in characters.
 const TEXT_LEN_MAX: usize = 256;
 
@@ -135,6 +137,29 @@ impl<Message: Speech> Conversation<Message> {
     }
 }
 
+impl<Message: Speech> Conversation<Message> {
+    /// Receives a message within `limit`. Returns `None` once `is_asked_to_end`, which it polls twice a
+    /// second.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::receive`].
+    pub fn receive_unless(
+        &mut self,
+        limit: Duration,
+        is_asked_to_end: impl Fn() -> bool,
+    ) -> Result<Option<Message>, TalkError> {
+        let until = Instant::now() + limit;
+        loop {
+            self.extend(LOOK);
+            match self.receive() {
+                Err(TalkError::Silent) if is_asked_to_end() => return Ok(None),
+                Err(TalkError::Silent) if Instant::now() < until => {}
+                received => return received.map(Some),
+            }
+        }
+    }
+}
+
 /// Returns the error of a read or write. A timeout has two names.
 fn in_time(error: io::Error) -> TalkError {
     match error.kind() {
@@ -203,6 +228,21 @@ mod tests {
         assert_eq!(error, "the other side refused: a  ");
         drop(one);
         assert!(matches!(other.receive(), Err(TalkError::Closed)));
+    }
+
+    #[test]
+    fn wait_for_a_message_ends_on_request() {
+        let (mut one, other) = connected();
+        let limit = Duration::from_secs(600);
+        let mut other = Conversation::<Said>::new(other, limit).unwrap();
+        // The beginning of a line survives the wait.
+        one.write_all(b"{\"number\"").unwrap();
+        assert!(other.receive_unless(limit, || true).unwrap().is_none());
+        one.write_all(b":7}\n").unwrap();
+        let received = other.receive_unless(limit, || false).unwrap();
+        assert_eq!(received, Some(Said::Number(7)));
+        let silent = other.receive_unless(Duration::ZERO, || false);
+        assert!(matches!(silent, Err(TalkError::Silent)));
     }
 
     #[test]

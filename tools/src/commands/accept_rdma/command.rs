@@ -134,7 +134,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("id");
         let script = format!("sleep 600 & echo $! >{}; wait", file.display());
-        let late = run("sh", &["-c", &script], Duration::from_millis(500)).unwrap_err();
+        let late = run("sh", &["-c", &script], Duration::from_secs(5)).unwrap_err();
         assert!(late.to_string().contains("did not end"), "{late}");
         let child = std::fs::read_to_string(file).unwrap();
         let place = format!("/proc/{}", child.trim());

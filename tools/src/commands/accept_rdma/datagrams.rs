@@ -15,8 +15,10 @@ use super::order::{Arrived, DATAGRAMS_MAX, NotDone, Volley};
 
 /// Time limit for joining a group.
 const JOIN_MAX: Duration = Duration::from_secs(20);
-/// Time after the last datagram in which another one may come.
-const QUIET: Duration = Duration::from_millis(500);
+/// Time after the last datagram in which another copy may come.
+const QUIET: Duration = Duration::from_millis(300);
+/// Time for which a missing datagram may be late.
+const LATE_MAX: Duration = Duration::from_secs(5);
 /// Time limit for sending all datagrams.
 const SEND_MAX: Duration = Duration::from_secs(60);
 /// Datagrams between two pauses of a sender, so that no queue on the way overflows.
@@ -55,6 +57,11 @@ impl Tally {
             count: volley.count.into(),
             arrived: Arrived::default(),
         }
+    }
+
+    fn is_full(&self) -> bool {
+        let arrived = &self.arrived;
+        arrived.whole + arrived.damaged + arrived.out_of_order >= self.count
     }
 
     fn take(&mut self, bytes: &[u8]) {
@@ -129,13 +136,19 @@ impl Receiving {
         polled.map_err(failed).map(|_| any)
     }
 
-    /// Returns the counts once nothing came for half a second.
+    /// Returns the counts once all came, and no copy after them. Missing datagrams have 5 s.
     ///
     /// # Errors
     /// Returns [`NotDone::Failed`] if the device fails.
     pub(super) fn count(mut self) -> Result<Arrived, NotDone> {
         let mut heard_at = Instant::now();
-        while heard_at.elapsed() < QUIET {
+        while heard_at.elapsed()
+            < if self.tally.is_full() {
+                QUIET
+            } else {
+                LATE_MAX
+            }
+        {
             match self.poll()? {
                 true => heard_at = Instant::now(),
                 false => std::thread::sleep(Duration::from_millis(1)),

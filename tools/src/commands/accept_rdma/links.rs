@@ -13,7 +13,7 @@ const CALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a port to become active again.
 const ACTIVE_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-/// Words of `ip` that state what is, and that it does not take back.
+/// Flags that `ip` shows and refuses as arguments.
 const STATES: [&str; 6] = [
     "linkdown",
     "dead",
@@ -83,12 +83,14 @@ impl Broken {
             let routes = show(&[family, "route", "show", "table", "all"])?;
             lost.extend(restorable(&[family, "route"], interface, &routes));
         }
-        output("ip", &["link", "set", "dev", interface, "down"], CALL_MAX)?;
-        Ok(Self {
+        // A call that fails or is late may have taken the link down all the same.
+        let broken = Self {
             interface: interface.to_owned(),
             is_down: true,
             lost,
-        })
+        };
+        let down = ["link", "set", "dev", interface, "down"];
+        output("ip", &down, CALL_MAX).map(|_| broken)
     }
 
     /// Brings the link up, then addresses and routes, as often as one of them helps another.
@@ -134,12 +136,20 @@ impl Drop for Broken {
     }
 }
 
-/// Returns the commands of `ip` that bring back what it shows of an interface. The kernel brings back what is
-/// its own (`proto kernel`).
+/// Returns the commands of `ip` that bring back what it shows of an interface. The kernel brings back its own
+/// part (`proto kernel`), and router advertisements theirs.
 fn restorable(object: &[&str], interface: &str, shown: &str) -> Vec<Vec<String>> {
+    const BY_ITSELF: [&str; 5] = [
+        "proto kernel",
+        "proto ra",
+        "expires",
+        "dynamic",
+        "temporary",
+    ];
+    let returns = |line: &str| BY_ITSELF.iter().any(|mark| line.contains(mark));
     let lines = shown
         .lines()
-        .filter(|line| !line.contains("proto kernel") && !line.trim().is_empty());
+        .filter(|line| !returns(line) && !line.trim().is_empty());
     let lines = lines.map(|line| {
         let mut words: Vec<_> = line.split_whitespace().collect();
         if object.contains(&"address") {
@@ -168,6 +178,7 @@ mod tests {
     fn routes_come_back_without_states_of_the_kernel() {
         let shown = "default via 10.0.0.254 proto static linkdown \n\
             10.0.0.0/24 proto kernel scope link src 10.0.0.1 \n\
+            fe80::/64 proto ra metric 100 expires 1793sec \n\
             224.0.0.0/4 table 101 scope link offload \n\n";
         let commands = restorable(&["-4", "route"], "eth1", shown);
         let commands: Vec<_> = commands.iter().map(|it| it.join(" ")).collect();
@@ -182,8 +193,8 @@ mod tests {
 
     #[test]
     fn ipv6_addresses_come_back_alone() {
-        let shown =
-            "3: eth1    inet6 2001:db8::7/64 scope global tentative \\       valid_lft forever\n";
+        let shown = "3: eth1    inet6 2001:db8::7/64 scope global tentative \\       valid_lft forever\n\
+             3: eth1    inet6 2001:db8::8/64 scope global dynamic \\       valid_lft 86000sec\n";
         let commands = restorable(&["-6", "address"], "eth1", shown);
         assert_eq!(commands.len(), 1);
         assert_eq!(

@@ -137,7 +137,7 @@ impl RunningPublisher {
         command.arg("--summary").arg(&summary);
         command.arg("--ready-file").arg(&ready);
         command.arg("--audit").arg(&audit);
-        let mut process = Process::start(name, alone(&command), &setting.folder)?;
+        let mut process = Process::start(name, tied_to_us(&command), &setting.folder)?;
         let started_at = Instant::now();
         while !ready.exists() {
             if process.ended()?.is_some() || started_at.elapsed() >= START_MAX {
@@ -186,7 +186,7 @@ impl RunningPublisher {
     /// Promotes this standby. Repeats the request while its publisher still counts as alive.
     ///
     /// # Errors
-    /// Returns [`NotDone::Failed`] with the last answer if it is not promoted within a minute.
+    /// Returns [`NotDone::Failed`] with the last answer if it is not promoted within three minutes.
     pub(super) fn promote(&self) -> Result<(), NotDone> {
         let until = Instant::now() + END_MAX;
         loop {
@@ -262,7 +262,7 @@ impl RunningSubscribers {
                 command.args(["--interface", interface]);
             }
             command.arg("--summary").arg(&summary);
-            let watched = Watched::start(&name, alone(&command), &setting.folder)?;
+            let watched = Watched::start(&name, tied_to_us(&command), &setting.folder)?;
             all.push((watched, summary));
         }
         Ok(Self { all })
@@ -462,9 +462,9 @@ pub(super) fn violations(audit: &Path) -> Result<u64, NotDone> {
     Ok(text.matches("\"access_violation\"").count() as u64)
 }
 
-/// Returns a command that ends with this program, and that no signal from the terminal reaches. A step would
-/// take its early end for the whole.
-pub(super) fn alone(command: &Command) -> Command {
+/// Returns a command that ends with this program and is in a process group of its own. A signal from the
+/// terminal would end it early, and a shorter run looks whole.
+pub(super) fn tied_to_us(command: &Command) -> Command {
     let mut tied = killed_with_us(command);
     tied.process_group(0);
     tied

@@ -44,8 +44,8 @@ impl Hosts {
     /// Returns [`NotDone`] if a program fails. All programs have ended then.
     pub(super) fn run_whole(&mut self, plan: &Plan, records: u64) -> Result<Outcome, NotDone> {
         let outcome = self.start(plan, records).and_then(|()| {
-            // Twice the time that the rate implies, and some more.
-            let limit = Duration::from_secs(2 * records / plan.rate.max(1)) + END_MAX;
+            // Twice the time that the rate implies, and that of all joins and of the end.
+            let limit = Duration::from_secs(2 * records / plan.rate.max(1)) + JOIN_MAX + END_MAX;
             self.end(limit)
         });
         let mut outcome = self.or_stop(outcome)?;
@@ -106,38 +106,11 @@ impl Hosts {
         }
     }
 
-    /// Takes the link of a line down for a time on one host.
-    ///
-    /// # Errors
-    /// Returns [`NotDone`] if the host must not break links, or the link does not come back.
-    pub(super) fn break_link(
-        &mut self,
-        side: Side,
-        line: Line,
-        time: Duration,
-    ) -> Result<(), NotDone> {
-        self.site(side).break_link(line, time)
-    }
-
     /// Exchanges the parts of both hosts.
     pub(super) fn swap(&mut self) {
         std::mem::swap(&mut self.here, &mut self.there);
         std::mem::swap(&mut self.facts_here, &mut self.facts_there);
     }
-
-    fn site(&mut self, side: Side) -> &mut Site {
-        match side {
-            Side::Here => &mut self.here,
-            Side::There => &mut self.there,
-        }
-    }
-}
-
-/// One of both hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Here,
-    There,
 }
 
 /// The load of a run.
@@ -151,6 +124,8 @@ pub(super) struct Plan {
     pub(super) is_eager: bool,
     /// Whether slots are as long as packets.
     pub(super) is_long: bool,
+    /// Whether the publisher is as fast as it can be; `rate` only bounds the time then.
+    pub(super) is_unpaced: bool,
 }
 
 impl Plan {
@@ -165,6 +140,7 @@ impl Plan {
             depth: DEPTH,
             is_eager: true,
             is_long: false,
+            is_unpaced: false,
         }
     }
 
@@ -172,7 +148,7 @@ impl Plan {
         Publication {
             lines: self.lines,
             repair: self.repair,
-            rate: Some(self.rate),
+            rate: (!self.is_unpaced).then_some(self.rate),
             records,
             wait_for: self.subscribers,
             is_standby: false,

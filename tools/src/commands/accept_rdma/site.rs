@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tickcast_log::is_control;
 use tickcast_tools::support::conversation::{Conversation, TalkError};
-use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::signals::Stop;
 
 use super::order::{
@@ -14,12 +14,10 @@ use super::order::{
 };
 use super::worker::Worker;
 
-/// Interval of polling for a signal.
-const LOOK: Duration = Duration::from_millis(500);
 /// Most counters of a host.
 const COUNTERS_MAX: usize = 4_096;
-/// Longest text of the other host, in characters.
-const TEXT_LEN_MAX: usize = 512;
+/// Longest text of the other host, in characters. The last lines of a log fit.
+const TEXT_LEN_MAX: usize = 4_096;
 
 /// A host that carries out orders.
 pub(super) enum Site {
@@ -205,22 +203,16 @@ fn ask(
     order: Order,
 ) -> Result<Answer, NotDone> {
     let gone = |error: TalkError| NotDone::Gone(error.to_string());
-    let until = Instant::now() + order.time_max();
-    conversation.extend(order.time_max());
+    let limit = order.time_max();
+    conversation.extend(limit);
     conversation.send(&Message::Order(order)).map_err(gone)?;
-    let received = loop {
-        conversation.extend(LOOK);
-        match conversation.receive() {
-            Err(TalkError::Silent) if stop.asked() => {
-                return Err(NotDone::Gone("the run was interrupted".into()));
-            }
-            Err(TalkError::Silent) if Instant::now() < until => {}
-            received => break received.map_err(gone)?,
-        }
-    };
-    match received {
-        Message::Answer(Ok(answer)) => checked(answer),
-        Message::Answer(Err(reason)) => Err(match reason {
+    match conversation
+        .receive_unless(limit, || stop.asked())
+        .map_err(gone)?
+    {
+        None => Err(NotDone::Gone("the run was interrupted".into())),
+        Some(Message::Answer(Ok(answer))) => checked(answer),
+        Some(Message::Answer(Err(reason))) => Err(match reason {
             NotDone::Unavailable(text) => NotDone::Unavailable(plain(&text)),
             NotDone::Failed(text) => NotDone::Failed(plain(&text)),
             NotDone::Gone(text) => NotDone::Gone(plain(&text)),
@@ -270,10 +262,12 @@ fn plain_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns a text of the other host, cut and without control characters.
+/// Returns the end of a text of the other host, without control characters. The cause stands at the end of a
+/// log.
 fn plain(text: &str) -> String {
-    let text: String = text.chars().take(TEXT_LEN_MAX).collect();
-    Plain(text).to_string()
+    let left_out = text.chars().count().saturating_sub(TEXT_LEN_MAX);
+    let blank = |c: char| if is_control(c) { ' ' } else { c };
+    text.chars().skip(left_out).map(blank).collect()
 }
 
 #[cfg(test)]
@@ -287,7 +281,7 @@ mod tests {
         let Answer::Proof(Some(defect), None) = proof else {
             panic!("{proof:?}");
         };
-        assert!(!defect.contains(['\u{1b}', '\n']) && defect.len() < 8 * TEXT_LEN_MAX);
+        assert!(!defect.contains(['\u{1b}', '\n']) && defect.len() == TEXT_LEN_MAX);
         let named = |digest: &str| Heard {
             digest: digest.into(),
             ..Heard::default()

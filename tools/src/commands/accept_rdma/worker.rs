@@ -11,14 +11,14 @@ use tickcast_transport::verbs::{AccessDefect, Device, inline_default};
 
 use super::datagrams::{self, Receiving};
 use super::order::{Answer, HostFacts, Line, LineFacts, NotDone, Order};
-use super::programs::{self, RunningPublisher, RunningSubscribers, Setting, alone};
+use super::programs::{self, RunningPublisher, RunningSubscribers, Setting, tied_to_us};
 use super::{command, facts, links};
 use crate::commands::tree::Tree;
 
 /// TCP port of `ib_send_lat`, behind the first port of a run.
 const LATENCY_PORT: u16 = 2;
 /// Messages of one measurement.
-const LATENCY_COUNT: &str = "10000";
+const LATENCY_COUNT: &str = "2000";
 /// Time limit of one measurement.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 const LATENCY_TEST: &str = "ib_send_lat";
@@ -154,6 +154,12 @@ impl Worker {
     }
 
     fn break_link(&self, line: Line, time: Duration) -> Result<(), NotDone> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(NotDone::Unavailable(format!(
+                "{} needs root for it",
+                self.facts.name
+            )));
+        }
         if !self.facts.may_break_links {
             return Err(NotDone::Unavailable(format!(
                 "{} breaks no links: it needs --may-break-links, and a connection to the other host that uses \
@@ -214,7 +220,7 @@ impl Worker {
         self.latency = None;
         let mut command = Command::new(LATENCY_TEST);
         command.args(self.latency_test()?);
-        let mut process = Process::start(LATENCY_TEST, alone(&command), &self.setting.folder)?;
+        let mut process = Process::start(LATENCY_TEST, tied_to_us(&command), &self.setting.folder)?;
         // Its output ends with the process, and nobody else reads it.
         if let Some(mut stdout) = process.take_stdout() {
             std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));

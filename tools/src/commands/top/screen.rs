@@ -441,15 +441,15 @@ fn latency(rows: &[LatencyRow]) -> Grid {
 
 fn subscribers(shown: &[&SubscriberRow]) -> Grid {
     let mut grid = Grid::new(&[
-        ("SUBSCRIBER", 18),
-        ("CHANNEL", 10),
+        ("SUBSCRIBER", 15),
+        ("CHANNEL", 9),
         ("SEQUENCE", 13),
         ("DGR/S", 9),
-        ("LAG", 8),
+        ("LAG", 9),
         ("LAG MS", 8),
-        ("P99", 10),
+        ("P99", 11),
         ("OPEN", 4),
-        ("LOST", 9),
+        ("LOST", 11),
         ("", 7),
         ("PUBLISHER", 0),
     ]);
@@ -715,6 +715,17 @@ mod tests {
             line(&screen, "risk-1").contains("127.0.0.1:7401"),
             "{screen}"
         );
+        // A number that is too long loses its first digits.
+        let grid = subscribers(&[]);
+        for (heading, longest) in [
+            ("P99", "123.45 ms ?"),
+            ("LOST", "999,999,999"),
+            ("LAG", "9,999,999"),
+        ] {
+            let at = grid.headings.iter().position(|it| *it == heading);
+            let width = at.map(|at| usize::from(grid.widths[at]));
+            assert!(width >= Some(longest.len()), "{heading} has {width:?}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ const MANY_DEPTH: u32 = 256;
 const MANY_RATE: u64 = 1_000;
 /// Largest ratio of our latency to that of `ib_send_lat`.
 const LATENCY_RATIO_MAX: u64 = 3;
+/// Records of a publisher that fills its slots.
+const FULL_RECORDS: u64 = 20_000;
 /// Messages a second of a publisher that is killed.
 const PROMOTED_RATE: u64 = 1_000;
 /// Records before and after a promotion.
@@ -54,9 +56,9 @@ impl Acceptance {
     pub(super) fn long_slots(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
         let mut plan = Plan::new(&self.hosts, Repair::Read, QUIET_RATE);
         plan.is_long = true;
-        let outcome = self
-            .hosts
-            .run_whole(&plan, QUIET_RATE * self.time().as_secs())?;
+        // Slots are full only at a rate beyond what one thread sends.
+        plan.is_unpaced = true;
+        let outcome = self.hosts.run_whole(&plan, FULL_RECORDS)?;
         let mtus = [&self.hosts.facts_here, &self.hosts.facts_there];
         let mtus = mtus
             .iter()
@@ -136,6 +138,8 @@ impl Acceptance {
             Ok(()) => self.hosts.here.measure_latency(server),
             Err(reason) => Err(reason),
         };
+        // A server whose client gave up polls for ever.
+        self.hosts.there.stop()?;
         let is_software = self.hosts.is_software();
         let row = latency_row(bound, &[there, back?], measured, is_software)?;
         Ok(vec![row])
@@ -199,7 +203,10 @@ fn records_row(bound: Bound, outcome: &Outcome, is_software: bool) -> Row {
     );
     let row = bound.judged(number, &outcome.differences());
     match row.judgement {
-        Judgement::Fail if is_software && outcome.is_exact() => row.of_hardware(true),
+        Judgement::Fail if is_software && outcome.is_exact() => Row {
+            judgement: Judgement::NotJudged,
+            ..row
+        },
         _ => row,
     }
 }
