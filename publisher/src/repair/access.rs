@@ -116,6 +116,10 @@ impl Access {
             match known.reason(&self.denied) {
                 Some(why) if !withheld => {
                     let holds_rights = server.holds_rights(known.connection);
+                    // The device was still binding its windows, so its subscriber learns of no ring.
+                    if holds_rights && !core.has_grant(peer) {
+                        peers.audit("read_denied", peer, None, Some(why));
+                    }
                     if holds_rights {
                         server.revoke(known.connection, &format!("denied: {why}"));
                     }
@@ -309,6 +313,22 @@ mod tests {
             })
             .collect();
         assert_eq!(closed, all[..2]);
+    }
+
+    #[test]
+    fn rights_denied_while_being_bound_are_audited() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, trail] = ["denied", "audit"].map(|name| folder.path().join(name));
+        let mut bench = Bench::new(&connections(3));
+        bench.rights.deny(Some(file.clone()));
+        let audit = Arc::new(std::fs::File::create(&trail).unwrap());
+        let audit = tracing_subscriber::fmt().json().with_writer(audit).finish();
+        tracing::subscriber::with_default(audit, || bench.enforce(&file, "risk-1 too many READs"));
+        let entries = std::fs::read_to_string(&trail).unwrap();
+        let denied = |line: &&str| line.contains("\"what\":\"read_denied\"");
+        // The fake server says of both connections that their windows are being bound.
+        assert_eq!(entries.lines().filter(denied).count(), 2, "{entries}");
+        assert!(!entries.contains("risk-2"), "{entries}");
     }
 
     #[test]

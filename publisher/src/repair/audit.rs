@@ -20,7 +20,7 @@
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `reloaded`, `reload_refused` | a client or a signal requested a reload: each changed setting, or each reason against it |
 //! | `denied`, `allowed` | a subscriber may not READ, or be written to, or may again |
-//! | `read_denied` | a READ connection gets no rights |
+//! | `read_denied` | a READ connection gets no rights, or they were revoked before its subscriber learned of them |
 //!
 //! A further connection of a session is logged under its subscriber's name, whatever name it sends.
 //!

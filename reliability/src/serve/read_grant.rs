@@ -11,6 +11,7 @@ use crate::control::{
     CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
 };
 use crate::serve::config::BURST_BYTES_MIN;
+use crate::serve::peer::Peer;
 use crate::serve::peer_id::PeerId;
 use crate::types::{ChannelId, Nanos, Now, Sequence};
 
@@ -64,6 +65,15 @@ impl RepairCore {
         self.counters.cursor_grants.increment();
         self.send(owner, self.channels[index].id, &Message::Grant(grant));
         true
+    }
+
+    /// Returns whether the subscriber of a READ connection was informed of a ring.
+    #[must_use]
+    pub fn has_grant(&self, peer: PeerId) -> bool {
+        let session = self.peers.get(&peer).and_then(Peer::reads);
+        let owner = session.and_then(|(session, _)| self.sessions.owner(session));
+        let owner = owner.and_then(|owner| self.peers.get(&owner));
+        owner.is_some_and(|owner| owner.channels.iter().any(|of| of.granted.is_some()))
     }
 
     /// Handles the content of a cursor that was granted to this connection. Call it as often as the

@@ -23,13 +23,12 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tickcast_subscriber::Interface;
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::support::conversation::{Conversation, TalkError};
+use tickcast_tools::support::conversation::{Conversation, TalkError, connect};
 use tickcast_tools::support::files::{Folder, read_json, write_json, write_text};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::plain::Plain;
 use tickcast_tools::support::processes::this_program;
 use tickcast_tools::support::signals::Stop;
-use tickcast_transport::control::resolve;
 use tickcast_transport::host::host_addresses::HostAddresses;
 
 use order::{Hello, HostFacts, Message, NotDone, Order, VERSION};
@@ -47,7 +46,8 @@ use super::tree::Tree;
 const PORTS: u16 = 7420;
 /// First group by default. The run uses four in a row.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 20);
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Time limit for an answer to be sent.
+const SEND_MAX: Duration = Duration::from_secs(5);
 /// Time limit for an introduction. Both hosts gather their facts first, by programs that may be slow.
 const HELLO_MAX: Duration = Duration::from_secs(90);
 /// Time for which a host waits for the next order. A step with its own commands may take that long.
@@ -83,28 +83,33 @@ pub(crate) struct Args {
     /// Length of the run: a step under load takes a twentieth, 3 s to 2 minutes. From 30 on, a step waits for
     /// queriers to forget memberships.
     #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_440), conflicts_with_all = ["answer", "table"])]
     minutes: u64,
     /// Run only these steps; a report names all.
     #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = steps::known)]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     only: Vec<&'static str>,
     /// Write the page and the JSON into this directory.
     #[arg(long, value_name = "DIR", required_unless_present_any = ["answer", "table"])]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     report: Option<PathBuf>,
     /// Take links down and run the commands below. Needs root, on both hosts.
     #[arg(long)]
     may_break_links: bool,
     /// Command that stops the traffic of line A, such as a pause storm or a switch port; --resume-a ends it.
     #[arg(long, value_name = "COMMAND", requires_all = ["resume_a", "may_break_links"])]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     pause_a: Option<String>,
     /// Command that lets the traffic of line A flow again.
     #[arg(long, value_name = "COMMAND", requires = "pause_a")]
     resume_a: Option<String>,
     /// Command that restarts the subnet manager of InfiniBand.
     #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     restart_subnet_manager: Option<String>,
     /// Command that reloads the driver of this host's devices, and sets their interfaces up again.
     #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     reload_driver: Option<String>,
     /// First of four groups in a row for the run, the same on both hosts.
     #[arg(long, value_name = "GROUP", default_value_t = GROUP, value_parser = group)]
@@ -235,7 +240,7 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
     let directory = Folder::new("accept", Some(directory))?;
     let folder = Folder::new("accept", None)?;
     let stop = Stop::on_signals()?;
-    let stream = connect(peer, args.ports)?;
+    let (stream, _) = connect(peer, args.ports, "tickcast accept-rdma --answer")?;
     let worker = args.worker(&stream, folder.path())?;
     let mut there = introduced(stream, args, peer, &stop)?;
     let mut here = Site::Here(Box::new(worker));
@@ -246,7 +251,6 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
     ];
     let started = Timestamp::now();
     let [facts_here, facts_there] = hosts.clone();
-    let may_break = facts_here.may_break_links && facts_there.may_break_links;
     let hosts_of_run = Hosts {
         here,
         there,
@@ -259,8 +263,7 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
         restart_subnet_manager: args.restart_subnet_manager.clone(),
         reload_driver: args.reload_driver.clone(),
     };
-    let mut acceptance = Acceptance::new(hosts_of_run, hooks, may_break, args.minutes);
-    acceptance.select(&args.only);
+    let mut acceptance = Acceptance::new(hosts_of_run, hooks, args.minutes, &args.only);
     let before = counters(acceptance.hosts(), &hosts);
     let mut output = Output::stdout();
     let mut written = Ok(());
@@ -316,30 +319,6 @@ fn line_of(row: &Row) -> String {
         .cloned()
         .collect();
     format!("{word:<10} {step:<22} {} [{bound}]", parts.join("; "))
-}
-
-/// Connects to the host that answers.
-fn connect(peer: &str, port: u16) -> Result<TcpStream, ToolError> {
-    let is_port = |port: &str| port.parse::<u16>().is_ok();
-    let target = match (peer.parse::<IpAddr>(), peer.rsplit_once(':')) {
-        (Ok(address), _) => SocketAddr::new(address, port).to_string(),
-        (Err(_), Some((_, port))) if is_port(port) => peer.to_owned(),
-        (Err(_), _) => format!("{peer}:{port}"),
-    };
-    let addresses = resolve(&target).map_err(|source| ToolError::Address {
-        target: target.clone(),
-        source,
-    })?;
-    let mut reason = "it has no address".to_owned();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => reason = error.to_string(),
-        }
-    }
-    Err(ToolError::Unreachable(format!(
-        "{target} can't be reached: {reason}; does `tickcast accept-rdma --answer` run there?"
-    )))
 }
 
 /// Introduces both hosts. Returns the other one.
@@ -518,7 +497,7 @@ fn serve(args: &Args, stream: TcpStream, stop: &Stop) -> Result<(), ToolError> {
                     }
                     order => worker.perform(&order),
                 };
-                conversation.extend(CONNECT_MAX);
+                conversation.extend(SEND_MAX);
                 conversation
                     .send(&Message::Answer(answer))
                     .map_err(failed)?;

@@ -2,18 +2,21 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::marker::PhantomData;
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tickcast_log::is_control;
+use tickcast_transport::control::resolve;
 
-use super::plain::Plain;
+use super::plain::{Plain, one_line};
+use crate::exit::ToolError;
 
 /// Interval of polling for a request to end.
 const LOOK: Duration = Duration::from_millis(500);
+/// Time limit for a connection to be accepted.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Longest text of the other side in a report, in characters.
 const TEXT_LEN_MAX: usize = 256;
 
@@ -57,8 +60,41 @@ pub enum TalkError {
 
 /// Returns a text of the other side, cut and without control characters.
 fn shortened(text: &str) -> String {
-    let blank = |c: char| if is_control(c) { ' ' } else { c };
-    text.chars().map(blank).take(TEXT_LEN_MAX).collect()
+    one_line(text).chars().take(TEXT_LEN_MAX).collect()
+}
+
+/// Connects to the host at `peer`, which is `HOST[:PORT]`; `port` applies if none is given. Returns the
+/// connection, and the host with its port. `answering` is the command that answers there.
+///
+/// # Errors
+/// Returns [`ToolError::Address`] if the name has no address, and [`ToolError::Unreachable`] if nobody
+/// accepts.
+pub fn connect(peer: &str, port: u16, answering: &str) -> Result<(TcpStream, String), ToolError> {
+    let target = with_port(peer, port);
+    let addresses = resolve(&target).map_err(|source| ToolError::Address {
+        target: target.clone(),
+        source,
+    })?;
+    let mut reason = "it has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+            Ok(stream) => return Ok((stream, target)),
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(ToolError::Unreachable(format!(
+        "{target} can't be reached: {reason}; does `{answering}` run there?"
+    )))
+}
+
+/// Returns a host with its port. An IPv6 address without brackets is a host alone.
+fn with_port(peer: &str, port: u16) -> String {
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    match (peer.parse::<IpAddr>(), peer.rsplit_once(':')) {
+        (Ok(address), _) => SocketAddr::new(address, port).to_string(),
+        (Err(_), Some((_, port))) if is_port(port) => peer.to_owned(),
+        (Err(_), _) => format!("{peer}:{port}"),
+    }
 }
 
 /// A conversation with a deadline. Every call ends by then.
@@ -173,8 +209,24 @@ mod tests {
     use std::net::TcpListener;
 
     use serde::Deserialize;
+    use tickcast_log::is_control;
 
     use super::*;
+
+    #[test]
+    fn host_without_a_port_has_the_default() {
+        for (peer, target) in [
+            ("md1", "md1:7410"),
+            ("md1:99", "md1:99"),
+            ("10.0.0.1", "10.0.0.1:7410"),
+            ("10.0.0.1:99", "10.0.0.1:99"),
+            ("fd00::1:99", "[fd00::1:99]:7410"),
+            ("[fd00::1]:99", "[fd00::1]:99"),
+            ("[fd00::1]", "[fd00::1]:7410"),
+        ] {
+            assert_eq!(with_port(peer, 7_410), target);
+        }
+    }
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case", deny_unknown_fields)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tickcast_log::Escaping;
+use tickcast_log::{Escaping, is_control};
 
 /// Text of a peer, a feed or a file. Control characters are escaped and a long text is cut, so it neither
 /// forges a line nor controls a terminal.
@@ -13,6 +13,13 @@ impl<T: fmt::Display> fmt::Display for Plain<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Escaping::write(f, format_args!("{}", self.0))
     }
+}
+
+/// Returns text with spaces in place of control characters.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let blank = |c: char| if is_control(c) { ' ' } else { c };
+    text.chars().map(blank).collect()
 }
 
 /// Returns the first `most` items, separated by commas, and how many more there are.

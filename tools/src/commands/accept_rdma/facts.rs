@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
+
 use tickcast_subscriber::Interface;
 use tickcast_transport::verbs::Device;
 use tickcast_transport::verbs::ports;
@@ -79,29 +80,24 @@ fn of_line(tree: &Tree, interface: &Interface, line: Line) -> Result<LineFacts, 
     let (name, port) = (device.name().to_owned(), device.port());
     let ports = ports::all().unwrap_or_default();
     let found = (ports.iter()).find(|it| it.device == name && it.port == port);
+    let gid = found.and_then(|port| port.gids.iter().find(|it| it.gid == device.gid()));
     // Without its own entry in /sys nothing says that the device is one of hardware.
     let place = std::fs::canonicalize(tree.at(&format!("{CLASS}/{name}")));
     let is_software = place.is_ok_and(|place| is_virtual(&place))
         || ["rxe", "siw"].iter().any(|driver| name.starts_with(driver));
     Ok(LineFacts {
         line,
-        more: of_device(tree, &name, port, &resolved.name, found, device.gid()),
+        more: of_device(tree, &name, port, &resolved.name, (found, gid)),
         interface: resolved.name,
         address: resolved.address,
         gid: device.gid(),
-        gid_index: index_of(found, device.gid()),
+        gid_index: gid.map(|it| it.index),
         device: name,
         port,
         mtu: u32::try_from(device.mtu()).unwrap_or(u32::MAX),
         is_ethernet: found.is_none_or(ports::Port::is_ethernet),
         is_software,
     })
-}
-
-/// Returns the index of an identifier in a port's table.
-fn index_of(port: Option<&ports::Port>, gid: std::net::Ipv6Addr) -> Option<u32> {
-    let found = port?.gids.iter().find(|it| it.gid == gid)?;
-    Some(found.index)
 }
 
 /// Returns whether the kernel keeps a device among those without hardware.
@@ -114,14 +110,11 @@ fn of_device(
     name: &str,
     port: u8,
     interface: &str,
-    found: Option<&ports::Port>,
-    gid: std::net::Ipv6Addr,
+    (found, gid): (Option<&ports::Port>, Option<&ports::Gid>),
 ) -> BTreeMap<String, String> {
     // The file exists only once configfs is mounted and the device has a directory there.
     let mode = format!("/sys/kernel/config/rdma_cm/{name}/ports/{port}/default_roce_mode");
     let at = |file: &str| tree.word(&format!("{CLASS}/{name}/{file}"));
-    let gids = found.map_or(&[][..], |it| &it.gids);
-    let gid = gids.iter().find(|it| it.gid == gid);
     let driver = std::fs::canonicalize(tree.at(&format!("{CLASS}/{name}/device/driver")));
     let driver = driver
         .ok()

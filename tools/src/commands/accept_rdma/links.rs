@@ -23,6 +23,10 @@ const STATES: [&str; 6] = [
     "dadfailed",
 ];
 
+/// Reason why no link of InfiniBand is taken down.
+pub(super) const ON_INFINIBAND: &str =
+    "InfiniBand goes on while IPoIB is down; give --pause-a and --resume-a";
+
 /// Takes the link of a line down for `time`, then up, and waits until its port is active.
 ///
 /// # Errors
@@ -30,9 +34,7 @@ const STATES: [&str; 6] = [
 /// [`NotDone::Failed`] with the words of `ip`, which needs root. The link is up then, unless that failed.
 pub(super) fn break_for(line: &LineFacts, time: Duration) -> Result<(), NotDone> {
     if !line.is_ethernet {
-        return Err(NotDone::Unavailable(
-            "InfiniBand goes on while IPoIB is down; give --pause-a and --resume-a".into(),
-        ));
+        return Err(NotDone::Unavailable(ON_INFINIBAND.into()));
     }
     let mut broken = Broken::take_down(&line.interface)?;
     sleep(time);

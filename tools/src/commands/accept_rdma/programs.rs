@@ -13,6 +13,7 @@ use tickcast_tools::exit::ToolError;
 use tickcast_tools::support::files::{read_json, write_json};
 use tickcast_tools::support::processes::{Process, killed_with_us, this_program};
 use tickcast_tools::support::watched::Watched;
+use tickcast_transport::host::memory_limit::available_bytes;
 
 use super::command;
 use super::order::{Heard, Listening, NotDone, Publication, Published, Repair};
@@ -229,7 +230,7 @@ impl RunningSubscribers {
     /// Returns [`NotDone`] if this host has not enough memory, or a process does not start.
     pub(super) fn start(setting: &Setting, of: &Listening) -> Result<Self, NotDone> {
         let needed_mib = memory_mib(of);
-        let available_mib = available_mib();
+        let available_mib = available_bytes().map(|bytes| bytes >> 20);
         if available_mib.is_some_and(|available| needed_mib > available / 2) {
             return Err(NotDone::Unavailable(format!(
                 "{} subscribers need {needed_mib} MiB, and half of the available memory has {} MiB",
@@ -443,13 +444,6 @@ fn memory_mib(of: &Listening) -> u64 {
     const BUFFER: u64 = 40 + 4_096;
     let buffers = u64::from(of.depth) * u64::from(of.lines) * BUFFER;
     (u64::from(of.subscribers) * (EACH + buffers)) >> 20
-}
-
-fn available_mib() -> Option<u64> {
-    let tree = crate::commands::tree::Tree::of_this_host();
-    let available = tree.field("/proc/meminfo", "MemAvailable")?;
-    let kib: u64 = available.split_whitespace().next()?.parse().ok()?;
-    Some(kib >> 10)
 }
 
 /// Returns the number of accesses beyond a grant in an audit file.

@@ -38,6 +38,24 @@ impl Hosts {
         all.any(|it| it.is_software)
     }
 
+    /// Returns whether both owners let links be broken, over a connection that uses neither line.
+    pub(super) const fn may_break_links(&self) -> bool {
+        self.facts_here.may_break_links && self.facts_there.may_break_links
+    }
+
+    /// Runs `during`. Returns whether each subscriber heard a line fall silent meanwhile.
+    ///
+    /// # Errors
+    /// Returns [`NotDone`] if `during` fails, or the subscribers can't be asked.
+    pub(super) fn line_falls_silent(
+        &mut self,
+        during: impl FnOnce(&mut Self) -> Result<(), NotDone>,
+    ) -> Result<bool, NotDone> {
+        let before = self.there.lines_down()?;
+        during(self)?;
+        Ok(fell(&before, &self.there.lines_down()?))
+    }
+
     /// Runs a publisher of `records` records, and subscribers, to their end.
     ///
     /// # Errors
@@ -111,6 +129,12 @@ impl Hosts {
         std::mem::swap(&mut self.here, &mut self.there);
         std::mem::swap(&mut self.facts_here, &mut self.facts_there);
     }
+}
+
+/// Returns whether a line fell silent at each subscriber, between two counts.
+fn fell(before: &[u64], after: &[u64]) -> bool {
+    let mut pairs = before.iter().zip(after);
+    !before.is_empty() && before.len() == after.len() && pairs.all(|(before, after)| before < after)
 }
 
 /// The load of a run.
@@ -227,10 +251,14 @@ impl Outcome {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn outcome(change: impl FnOnce(&mut Outcome)) -> Outcome {
+    /// Returns seven records that each subscriber has, with a change.
+    pub(in super::super) fn outcome_of(
+        subscribers: usize,
+        change: impl FnOnce(&mut Outcome),
+    ) -> Outcome {
         let heard = Heard {
             records: 7,
             digest: "a".into(),
@@ -241,11 +269,23 @@ mod tests {
                 records: 7,
                 digest: "a".into(),
             },
-            heard: vec![heard.clone(), heard],
+            heard: vec![heard; subscribers],
             expected: 7,
         };
         change(&mut outcome);
         outcome
+    }
+
+    fn outcome(change: impl FnOnce(&mut Outcome)) -> Outcome {
+        outcome_of(2, change)
+    }
+
+    #[test]
+    fn line_counts_as_silent_only_if_each_subscriber_heard_it() {
+        assert!(fell(&[0, 3], &[1, 4]));
+        for (before, after) in [(&[0, 3][..], &[1, 3][..]), (&[0], &[1, 1]), (&[], &[])] {
+            assert!(!fell(before, after), "{before:?} {after:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use tickcast_log::is_control;
 use tickcast_tools::support::conversation::{Conversation, TalkError};
+use tickcast_tools::support::plain::one_line;
 use tickcast_tools::support::signals::Stop;
 
 use super::order::{
@@ -266,8 +266,7 @@ fn plain_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
 /// log.
 fn plain(text: &str) -> String {
     let left_out = text.chars().count().saturating_sub(TEXT_LEN_MAX);
-    let blank = |c: char| if is_control(c) { ' ' } else { c };
-    text.chars().skip(left_out).map(blank).collect()
+    one_line(text).chars().skip(left_out).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ pub(super) struct Hooks {
 pub(super) struct Acceptance {
     hosts: Hosts,
     hooks: Hooks,
-    may_break_links: bool,
     minutes: u64,
     /// The steps to run; empty: all.
     only: Vec<&'static str>,
@@ -79,20 +78,15 @@ const STEPS: &[Step] = &[
 ];
 
 impl Acceptance {
-    pub(super) fn new(hosts: Hosts, hooks: Hooks, may_break_links: bool, minutes: u64) -> Self {
+    /// Creates a run of the steps `only`; without any, of all.
+    pub(super) fn new(hosts: Hosts, hooks: Hooks, minutes: u64, only: &[&'static str]) -> Self {
         Self {
             hosts,
             hooks,
-            may_break_links,
             minutes,
-            only: Vec::new(),
+            only: only.to_vec(),
             read_defect: None,
         }
-    }
-
-    /// Leaves out all steps but these. Without any, all run.
-    pub(super) fn select(&mut self, only: &[&'static str]) {
-        self.only = only.to_vec();
     }
 
     pub(super) fn hosts(&mut self) -> &mut Hosts {
@@ -226,7 +220,7 @@ mod tests {
 
     #[test]
     fn steps_after_the_other_host_left_are_skipped() {
-        let mut acceptance = Acceptance::new(left_alone(), Hooks::default(), false, 1);
+        let mut acceptance = Acceptance::new(left_alone(), Hooks::default(), 1, &[]);
         let mut reported = 0;
         let rows = acceptance.run(|| false, |_| reported += 1);
         assert_eq!(rows.len(), STEPS.len());
@@ -239,8 +233,7 @@ mod tests {
 
     #[test]
     fn steps_that_were_not_selected_or_interrupted_are_skipped() {
-        let mut acceptance = Acceptance::new(left_alone(), Hooks::default(), false, 1);
-        acceptance.select(&["rights"]);
+        let mut acceptance = Acceptance::new(left_alone(), Hooks::default(), 1, &["rights"]);
         let rows = acceptance.run(|| false, |_| ());
         assert_eq!(count(&rows, Judgement::Skipped), STEPS.len() - 1);
         assert_eq!(count(&rows, Judgement::Fail), 1, "the other host has left");

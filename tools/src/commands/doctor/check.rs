@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use tickcast_log::is_control;
+use tickcast_tools::support::plain::one_line;
 
 /// Names the subjects of all checks. docs/DOCTOR.md has at least one row for each.
 macro_rules! subjects {
@@ -255,12 +255,6 @@ fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", one_line(word).replace('\'', r"'\''"))
-}
-
-/// Returns text with spaces in place of control characters.
-pub(super) fn one_line(text: &str) -> String {
-    let blank = |c: char| if is_control(c) { ' ' } else { c };
-    text.chars().map(blank).collect()
 }
 
 /// The result of one check.

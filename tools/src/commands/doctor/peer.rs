@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 
 use tickcast_subscriber::Interface;
 use tickcast_tools::exit::{Exit, ToolError};
-use tickcast_tools::support::conversation::{Conversation, TalkError};
+use tickcast_tools::support::conversation::{Conversation, TalkError, connect};
 use tickcast_tools::support::output::Output;
 use tickcast_tools::support::signals::Stop;
-use tickcast_transport::control::resolve;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::host_addresses::HostAddresses;
 
@@ -29,8 +28,8 @@ use probe::{COUNT, End, LENGTHS, Side};
 pub(super) const PORT: u16 = 7410;
 /// The group of test datagrams.
 pub(super) const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 255, 74, 10), PORT);
-/// Time limit for a connection, and for the first line of a peer.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Time limit for the first line of a peer.
+const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Time limit of a run at the answering side; one takes some seconds at most.
 const RUN_MAX: Duration = Duration::from_secs(30);
 /// Time limit of a run at the asking side. It is longer, because a run of another may come first.
@@ -112,8 +111,8 @@ pub(super) fn ask(
     peer: &str,
     multicast: &Multicast,
 ) -> Result<(Vec<Check>, Vec<Passage>), ToolError> {
-    let (host, target) = target_of(peer);
-    let stream = connect(&target)?;
+    let (stream, target) = connect(peer, PORT, "tickcast doctor --answer")?;
+    let host = target.rsplit_once(':').map_or(&*target, |(host, _)| host);
     // The start makes it unlike the numbers of other runs.
     let run = SystemClock.utc().0 ^ u64::from(std::process::id()).rotate_left(32);
     let mut end = multicast.open(&stream, run, Side::Asking)?;
@@ -139,7 +138,7 @@ pub(super) fn ask(
         mtu: end.interface().mtu.unwrap_or(0) as u64,
     };
     let there = Site {
-        host,
+        host: host.to_owned(),
         interface: theirs.interface,
         mtu: theirs.mtu,
     };
@@ -179,31 +178,6 @@ pub(super) fn ask(
     // The results are there already.
     let _ = stream.send(&Message::Bye);
     Ok((checks, passages))
-}
-
-/// Returns the host, and the host with its port.
-fn target_of(peer: &str) -> (String, String) {
-    match peer.rsplit_once(':') {
-        Some((host, port)) if port.parse::<u16>().is_ok() => (host.to_owned(), peer.to_owned()),
-        _ => (peer.to_owned(), format!("{peer}:{PORT}")),
-    }
-}
-
-fn connect(target: &str) -> Result<TcpStream, ToolError> {
-    let addresses = resolve(target).map_err(|source| ToolError::Address {
-        target: target.into(),
-        source,
-    })?;
-    let mut reason = "it has no address".to_owned();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => reason = error.to_string(),
-        }
-    }
-    Err(ToolError::Unreachable(format!(
-        "{target} can't be reached: {reason}; does `tickcast doctor --answer` run there?"
-    )))
 }
 
 /// Counts of datagrams of one length in one direction.
@@ -331,7 +305,7 @@ pub(super) fn answer(address: SocketAddr, multicast: &Multicast) -> Result<Exit,
 /// are this host's, and lengths are those of [`LENGTHS`].
 fn serve(stream: TcpStream, multicast: &Multicast) -> Result<(), StepError> {
     let for_end = stream.try_clone().map_err(TalkError::Io)?;
-    let mut stream = Conversation::new(stream, CONNECT_MAX)?;
+    let mut stream = Conversation::new(stream, HELLO_MAX)?;
     let Message::Hello(theirs) = stream.receive()? else {
         return Err(TalkError::Unexpected("its introduction").into());
     };
@@ -379,17 +353,6 @@ fn serve(stream: TcpStream, multicast: &Multicast) -> Result<(), StepError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn peer_without_a_port_has_the_default() {
-        let (host, target) = target_of("md1");
-        assert_eq!((host.as_str(), target.as_str()), ("md1", "md1:7410"));
-        let (host, target) = target_of("10.0.0.1:99");
-        assert_eq!(
-            (host.as_str(), target.as_str()),
-            ("10.0.0.1", "10.0.0.1:99")
-        );
-    }
 
     #[test]
     fn run_on_loopback_passes_every_length_both_ways() {

@@ -316,7 +316,8 @@ fn latency_row(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::order::{Heard, Published};
+    use super::super::super::order::Heard;
+    use super::super::super::run::tests::outcome_of;
     use super::*;
 
     const BOUND: Bound = Bound {
@@ -325,20 +326,7 @@ mod tests {
     };
 
     fn outcome(change: impl FnOnce(&mut Heard)) -> Outcome {
-        let mut heard = Heard {
-            records: 7,
-            digest: "a".into(),
-            ..Heard::default()
-        };
-        change(&mut heard);
-        Outcome {
-            published: Published {
-                records: 7,
-                digest: "a".into(),
-            },
-            heard: vec![heard],
-            expected: 7,
-        }
+        outcome_of(1, |it| change(&mut it.heard[0]))
     }
 
     #[test]
