@@ -17,7 +17,7 @@ use tickcast_hlog::read_intervals;
 use tickcast_subscriber::record;
 use tickcast_test_support::system_calls::{calls_are_receiving, once, strace_works};
 use tickcast_test_support::{
-    PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated,
+    PATIENCE, Publisher, channel, endless, free_group, number, one_channel, signal, simulated,
     verbs_libraries,
 };
 use xxhash_rust::xxh3::xxh3_128;
@@ -242,6 +242,11 @@ fn numbers(said: &str) -> BTreeMap<&str, u64> {
 fn publisher(messages: u64, subscribers: u32) -> Publisher {
     let input = simulated(messages, 20_000, subscribers);
     Publisher::start(&one_channel(&[free_group()], input))
+}
+
+/// Returns a publisher that lasts as long as the program.
+fn endless_publisher() -> Publisher {
+    Publisher::start(&one_channel(&[free_group()], endless(20_000, 1)))
 }
 
 fn digest_of(file: &Path) -> Value {
@@ -498,7 +503,7 @@ fn statically_linked_c_program_follows_all_ways() {
 #[test]
 fn c_api_misuse_is_an_error_with_remedy() {
     let misuse = INSTALLED.compile(&test_source("misuse.c"), &[], "misuse");
-    let publisher = publisher(20_000, 1);
+    let publisher = endless_publisher();
     let output = INSTALLED
         .command(&misuse)
         .arg(publisher.control.to_string())
@@ -543,7 +548,7 @@ fn c_programs_are_clean_under_sanitizers() {
         let name = format!("misuse-{index}");
         let options = [options.0, options.1];
         let misuse = INSTALLED.compile(&test_source("misuse.c"), &options, &name);
-        let publisher = publisher(20_000, 1);
+        let publisher = endless_publisher();
         let mut command = INSTALLED.command(&misuse);
         command.env("TSAN_OPTIONS", &thread_options);
         let output = command.arg(publisher.control.to_string()).output();

@@ -243,7 +243,7 @@ fn independent_subscribers_scout_or_hold_off() {
 
 #[test]
 fn independent_subscriber_follows_restarted_publisher() {
-    let mut config = one_channel(&[free_group()], simulated(10_000, 10_000, 2));
+    let mut config = one_channel(&[free_group()], endless(10_000, 2));
     config["control"] = free_address().to_string().into();
     let mut publisher = Publisher::start(&config);
     let Some(stranger) = Running::start(&publisher, "0.05", &["--seed", "9"]) else {

@@ -255,8 +255,9 @@ fn assert_dropped(
 #[test]
 fn captured_tags_open_nothing_but_duplicates() {
     let [group, others] = [free_group(), free_group()];
-    let publisher = Publisher::start(&authenticated(one_channel(&[group], endless(5_000, 1))));
-    let other = Publisher::start(&authenticated(one_channel(&[others], endless(1_000, 0))));
+    // So slow that the copies come before their key is dropped, two keys later.
+    let publisher = Publisher::start(&authenticated(one_channel(&[group], endless(500, 1))));
+    let other = Publisher::start(&authenticated(one_channel(&[others], endless(500, 0))));
     let builder = publisher.subscriber().channel("all");
     let mut followers = [Follower::new(builder.source_specific(false))];
     drive(&mut followers, |all| all[0].last(1).is_some());

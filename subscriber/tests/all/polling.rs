@@ -11,7 +11,7 @@ use crate::common::{
 };
 use tickcast_hlog::read_intervals;
 use tickcast_reliability::control::{FanOutOffer, VerbsLine};
-use tickcast_reliability::types::{ChannelId, Epoch};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_subscriber::{
     ChannelBuilder, ChannelError, Event, FilterError, Idle, InstrumentFilter, Item, LinkDownReason,
     LossCause, ReceiverConfig, SpawnError, Stage, Start, SubscribeError, Subscriber, Transport,
@@ -517,7 +517,14 @@ fn lag_alarm_is_raised_and_cleared() {
     let publisher = Publisher::start();
     let faults = FaultConfig {
         seed: 1,
-        script: vec![tickcast_subscriber::faults::Scripted::DropBurst { from: 10, count: 5 }],
+        script: vec![tickcast_subscriber::faults::Scripted::DropSequences {
+            channel: None,
+            ranges: vec![SequenceRange {
+                first: Sequence(10),
+                last: Sequence(14),
+            }],
+            retransmitted: false,
+        }],
         ..FaultConfig::default()
     };
     let channel = ChannelBuilder::new("all").lag_alarm(20);

@@ -186,7 +186,8 @@ fn overwritten_losses_and_epoch_change_are_counted() {
     assert!(!state.stale && !state.ended, "the silence is over: {state}");
     assert!(reader.ended());
     assert!(!seen.saw(|event| matches!(event, Event::EpochChanged { .. })));
-    assert_eq!(seen.numbers().last(), Some(&29_999));
+    // The last ones may be among those dropped.
+    assert!(seen.numbers().last().is_some_and(|last| *last > 29_900));
 }
 
 #[test]

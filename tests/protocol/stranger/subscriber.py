@@ -17,7 +17,7 @@ from collections import Counter
 from stream import Stream
 from wire import *
 
-STALE_S, FOLLOW_S, REJOIN_S, PROGRESS_S, DEAD_S = 0.030, 0.001, 0.200, 0.100, 5.0
+STALE_S, FOLLOW_S, REJOIN_S, PROGRESS_S, DEAD_S = 0.030, 0.001, 0.200, 0.100, 30.0
 
 
 class Down(Exception):

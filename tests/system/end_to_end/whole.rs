@@ -100,7 +100,8 @@ fn assert_nacks_balance(summary: &serde_json::Value) {
 
 #[test]
 fn unrepaired_losses_and_deliveries_sum_to_published() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
+    // All of it fits into the socket's buffer.
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(5_000, 20_000, 1)));
     let config = ReceiverConfig {
         repair: false,
         ..ReceiverConfig::default()

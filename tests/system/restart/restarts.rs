@@ -413,7 +413,8 @@ fn changed_or_short_capture_is_lost_and_exits_1() {
     let mut another = recorded(8, MESSAGES);
     another.resize(day.len(), 0);
     for mode in ["threaded", "inline"] {
-        for (replaced, is_whole) in [(&day, true), (&shorter, false), (&another, false)] {
+        let mut cases = vec![(&day, true), (&shorter, false), (&another, false)];
+        while let Some((replaced, is_whole)) = cases.pop() {
             let folder = tempfile::tempdir().expect("a folder");
             let file = folder.path().join("day");
             std::fs::write(&file, &day).expect("the day is written");
@@ -428,7 +429,13 @@ fn changed_or_short_capture_is_lost_and_exits_1() {
             let written = std::fs::OpenOptions::new().write(true).open(&file);
             let dated = written.and_then(|file| file.set_modified(modified?));
             dated.expect("it is dated as before");
-            let (publisher, log, epoch) = kept.started();
+            let (mut publisher, log, epoch) = kept.started();
+            if log.contains("the previous session has ended") {
+                // This host was too slow to kill it before. The case runs again.
+                cases.push((replaced, is_whole));
+                publisher.kill();
+                continue;
+            }
             assert_eq!(epoch, before, "{log}");
             drive_to_end(&mut followers);
             assert_eq!(was_told_of_a_loss(&followers[0]), !is_whole, "{mode}");

@@ -183,7 +183,8 @@ impl Publisher {
     /// Publishes the packets that arrive at a port of this host, until it is stopped.
     pub(crate) fn live() -> Self {
         let udp = live_input(4 << 20);
-        Self::of("127.0.0.1:0", &udp)
+        // The ring holds all that a slow host may delay.
+        Self::with("127.0.0.1:0", &udp, 1 << 16, None)
     }
 
     /// Publishes like [`Self::live`] with a small socket buffer, and journals in this directory.

@@ -325,15 +325,16 @@ pub fn sends_that_stall_lose_nothing(bench: Bench) -> Verdict {
     for _ in 0..3 {
         lab.publish(30);
         lab.sent()?;
-        lab.rounds(20);
-        let (before, heard) = (lab.publisher().records, lab.subscribers[0].heard.next);
-        equal("all is heard", heard, before + 1)?;
+        let before = lab.publisher().records;
+        lab.until("all is heard", |lab| {
+            lab.subscribers[0].heard.next == before + 1
+        })?;
         lab.publisher().ways[0].stall(true);
         lab.publish(300);
         equal(
             "nothing more is heard",
             lab.subscribers[0].heard.next,
-            heard,
+            before + 1,
         )?;
         check(!lab.publisher().is_sent(), || "it was stalled".into())?;
         lab.publisher().ways[0].stall(false);
@@ -436,9 +437,10 @@ pub fn a_publisher_that_restarts_is_followed_into_its_epoch(bench: Bench) -> Ver
     lab.join(without(&[(100, 102)]))?;
     lab.publish(99);
     lab.sent()?;
-    lab.rounds(20);
     let first = lab.publisher().records;
-    equal("heard", lab.subscribers[0].heard.records, first)?;
+    lab.until("all is heard", |lab| {
+        lab.subscribers[0].heard.records == first
+    })?;
     // The last three never reach it, and the publisher dies before a NACK is possible.
     lab.publish_at_once(3);
     let now = lab.now();
@@ -577,7 +579,13 @@ pub fn of_two_lines_one_is_enough(bench: Bench) -> Verdict {
     lab.join(Wanted::default())?;
     lab.publish(200);
     lab.sent()?;
-    lab.rounds(40);
+    lab.until("both lines bring all", |lab| {
+        let sealed = lab.publisher().core.sealed().0;
+        let mut each = [0, 1]
+            .into_iter()
+            .map(|line| lab.subscribers[0].arrived(line).len());
+        each.all(|count| count as u64 == sealed)
+    })?;
     undisturbed(&mut lab, 0, &[0, 1])?;
     // Line A is down for a while.
     let line = LineId(0);

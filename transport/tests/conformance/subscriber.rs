@@ -142,8 +142,9 @@ impl Subscriber {
         let ladder = ladder(&**network);
         if let Some(ladder) = ladder {
             wanted.config.ladder = ladder;
-            // Long enough that no retry occurs while a device works and the suite's clock stands still.
-            wanted.config.nack_retry_us = 10_000;
+            // Long enough that no retry occurs, and no stream is stale, while a slow host stops its device.
+            wanted.config.nack_retry_us = 100_000;
+            wanted.config.stale_us = 300_000;
         }
         let settings = SubscriberSettings {
             name: format!("s{seed}"),

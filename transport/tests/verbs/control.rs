@@ -104,7 +104,11 @@ struct Client {
 
 impl Client {
     fn to(at: SocketAddrV4) -> Self {
-        let mut client = ControlClient::over_verbs(vec![at.into()], ClientConfig::default());
+        let config = ClientConfig {
+            connect_timeout: Nanos::from_secs(60),
+            ..ClientConfig::default()
+        };
+        let mut client = ControlClient::over_verbs(vec![at.into()], config);
         client.connect(now()).unwrap();
         Self {
             client,
@@ -457,7 +461,7 @@ fn verbs_control_descriptors_wake_sleeping_peer() {
             .collect();
         // SAFETY: `polls` has as many `pollfd` as are passed, which live through the call. Exercised by
         // `verbs::control::verbs_control_descriptors_wake_sleeping_peer`.
-        let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, 5_000) };
+        let ready = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, 60_000) };
         assert!(ready > 0, "nobody woke it: {} came", client.came.len());
         rounds += 1;
     }

@@ -36,8 +36,9 @@ fn tc(what: &str, how: &[&str]) {
 #[ignore = "needs two hosts of the lab: make test-rdma"]
 fn reads_of_a_peer_that_answers_no_more_fail_as_lost() {
     let config = StreamConfig {
-        ack_timeout: 12,
-        retries: 2,
+        // 1.3 s, which is longer than a slow host stops a device.
+        ack_timeout: 16,
+        retries: 4,
         ..reading(4)
     };
     let device = Device::open(address()).unwrap();

@@ -134,9 +134,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("id");
         let script = format!("sleep 600 & echo $! >{}; wait", file.display());
-        let late = run("sh", &["-c", &script], Duration::from_secs(5)).unwrap_err();
-        assert!(late.to_string().contains("did not end"), "{late}");
-        let child = std::fs::read_to_string(file).unwrap();
+        // A slow host may need longer than the first limits to start the child.
+        let limits = [1, 2, 4, 8, 16, 32, 64]
+            .map(Duration::from_secs)
+            .into_iter();
+        let child = limits
+            .map(|limit| {
+                let late = run("sh", &["-c", &script], limit).unwrap_err();
+                assert!(late.to_string().contains("did not end"), "{late}");
+                std::fs::read_to_string(&file).unwrap_or_default()
+            })
+            .find(|child| child.ends_with('\n'));
+        let child = child.expect("the script ran");
         let place = format!("/proc/{}", child.trim());
         // A killed child is a zombie until its new parent waits for it.
         let state = || std::fs::read_to_string(format!("{place}/stat")).unwrap_or_default();

@@ -24,6 +24,8 @@ const SEND_MAX: Duration = Duration::from_secs(60);
 /// Datagrams between two pauses of a sender, so that no queue on the way overflows.
 const BURST: u32 = 32;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Time for a device to send what is in its queue, on a slow host too.
+const DRAIN: Duration = Duration::from_millis(300);
 const Q_KEY: u32 = 0x6163_6365;
 
 fn failed(error: impl std::fmt::Display) -> NotDone {
@@ -193,8 +195,8 @@ pub(super) fn send(
             std::thread::sleep(PAUSE);
         }
     }
-    // The device still has to send what is in its queue.
-    std::thread::sleep(PAUSE * 100);
+    // Datagrams end with their queue.
+    std::thread::sleep(DRAIN);
     Ok(sent)
 }
 

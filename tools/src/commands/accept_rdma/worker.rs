@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tickcast_tools::support::processes::Process;
 use tickcast_transport::verbs::{AccessDefect, Device, inline_default};
@@ -21,6 +21,8 @@ const LATENCY_PORT: u16 = 2;
 const LATENCY_COUNT: &str = "2000";
 /// Time limit of one measurement.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
+/// Time for the other host's side of that program to listen.
+const LISTENS_MAX: Duration = Duration::from_secs(20);
 const LATENCY_TEST: &str = "ib_send_lat";
 
 /// A host that carries out orders. Dropping it ends its programs.
@@ -238,9 +240,18 @@ impl Worker {
         let (mut args, server) = (self.latency_test()?, server.to_string());
         args.push(server);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        let ended = command::run(LATENCY_TEST, &args, LATENCY_MAX)?;
-        let typical = typical_ns(&ended.stdout).map(Answer::Latency);
-        typical.ok_or_else(|| NotDone::Failed(format!("{LATENCY_TEST}: {}", ended.said())))
+        // The other host's side may take longer until it listens.
+        let until = Instant::now() + LISTENS_MAX;
+        loop {
+            let ended = command::run(LATENCY_TEST, &args, LATENCY_MAX)?;
+            if let Some(typical) = typical_ns(&ended.stdout) {
+                return Ok(Answer::Latency(typical));
+            }
+            if Instant::now() >= until {
+                return Err(NotDone::Failed(format!("{LATENCY_TEST}: {}", ended.said())));
+            }
+            sleep(Duration::from_secs(1));
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) fn answering(reads_max: u8) -> StreamConfig {
         buffers: 8,
         buffer_len: 256,
         reads_max,
+        // The most. A host that stops a device for half a second breaks no connection then.
+        retries: 7,
         ..StreamConfig::default()
     }
 }

@@ -34,6 +34,8 @@ impl Loopback {
             reads_max: 1,
             read_len_max: READ_LEN_MAX,
             connect_ms: PATIENCE.as_millis() as u32,
+            // The most. One lost connection would withhold the access for the life of the process.
+            retries: 7,
             ..StreamConfig::default()
         };
         let text = |error: VerbsError| error.to_string();

@@ -22,7 +22,7 @@ check() {
 publish() {
     cat >"/tmp/$1.json" <<JSON
 { "name": "lab", "control": "$control:7400", "interface": "$interface", "ttl": 1, "digest": true,
-  "admin": "$control:7480", $2
+  "admin": "$control:7480", "linger_ms": 300000, $2
   "channels": [{ "id": 1, "name": "equities", "slots": ${slots:-65536},
     "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
   "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000000,
@@ -45,9 +45,9 @@ flowing() {
     until_so counted built_datagrams_total $((datagrams + $1 / 6)) 'kind="stream"'
 }
 
-# subscribe NAME N DROP ARGUMENT…: starts a listener with loss; its output, in $format, is /tmp/NAME-N.out.
+# subscribe NAME N DROP ARGUMENT…: starts the listener risk-N with loss; its output, in $format, is /tmp/NAME-N.out.
 subscribe() {
-    /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format ${format:-count} \
+    /lab/bin/tickcast listen --name "risk-$2" --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format ${format:-count} \
         --every 60 --quiet --join-timeout ${patience:-300} --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1-$2.out" 2>"/tmp/$1.$2" &
     pids+=($!)
 }
@@ -90,6 +90,14 @@ until_so() {
 # await WHAT TIMES: waits until that was audited this often.
 audited_often() { [ "$(audited "$1")" -ge "$2" ]; }
 await() { until_so audited_often "$1" "$2"; }
+
+# await_of WHAT N…: waits until that was audited of each listener N. A slow machine may break the queue pair
+# of one, and it is audited twice.
+audited_of_all() {
+    local n
+    for n in "${@:2}"; do grep "\"what\":\"$1\"" $audit | grep -q "\"subscriber\":\"risk-$n\"" || return; done
+}
+await_of() { until_so audited_of_all "$@"; }
 
 # same NAME N: checks that listener N has exactly the published records.
 same() {
