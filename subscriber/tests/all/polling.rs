@@ -594,7 +594,11 @@ fn replay_comes_only_from_welcoming_publisher() {
     let both = [first.control.to_string(), other.control.to_string()];
     let channel = ChannelBuilder::new("all").start(Start::Oldest);
     let mut seen = Seen::default();
-    let mut subscriber = joined(Subscriber::builder(both).channel(channel), &mut seen);
+    // A slow first publisher is still the first one.
+    let builder = Subscriber::builder(both)
+        .channel(channel)
+        .join_timeout(PATIENCE);
+    let mut subscriber = joined(builder, &mut seen);
     first.end();
     poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
     assert_eq!(seen.numbers(), (0..500).collect::<Vec<_>>());

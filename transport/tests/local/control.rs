@@ -92,9 +92,18 @@ fn first_peer(server: &mut ControlServer, seen: &mut Vec<Seen>) -> ConnectionId 
     peer.unwrap()
 }
 
+/// Returns a config whose timers no stall of a slow host outlasts.
+fn patient() -> ServerConfig {
+    ServerConfig {
+        join_timeout: Duration::from_secs(3_600),
+        linger: Duration::from_secs(600),
+        ..ServerConfig::default()
+    }
+}
+
 #[test]
 fn fragmented_control_frame_is_reassembled() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
     let mut seen = Vec::new();
@@ -128,7 +137,7 @@ fn fragmented_control_frame_is_reassembled() {
 
 #[test]
 fn unconfirmed_bytes_are_reported_before_each_nack() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     stream.set_recv_buffer_size(8 << 10).unwrap();
     stream.connect(&address.into()).unwrap();
@@ -186,7 +195,7 @@ fn malformed_message_closes_connection_with_reason() {
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &[0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0],
     ] {
-        let (mut server, address) = server(ServerConfig::default());
+        let (mut server, address) = server(patient());
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(garbage).unwrap();
         let mut seen = Vec::new();
@@ -203,7 +212,7 @@ fn malformed_message_closes_connection_with_reason() {
 fn unread_peer_has_bounded_backlog_and_close_reason() {
     let config = ServerConfig {
         backlog_bytes_max: 100_000,
-        ..ServerConfig::default()
+        ..patient()
     };
     let (mut server, address) = server(config);
     let mut stream = TcpStream::connect(address).unwrap();
@@ -263,7 +272,7 @@ fn peer_without_join_is_reported_overdue_once() {
     let config = ServerConfig {
         join_timeout: Duration::from_millis(20),
         linger: Duration::from_millis(20),
-        ..ServerConfig::default()
+        ..patient()
     };
     let (mut server, address) = server(config);
     let mut slow = TcpStream::connect(address).unwrap();
@@ -303,7 +312,7 @@ fn peer_without_join_is_reported_overdue_once() {
 fn connections_beyond_the_bound_are_rejected_with_the_reason() {
     let config = ServerConfig {
         connections_max: 1,
-        ..ServerConfig::default()
+        ..patient()
     };
     let (mut server, address) = server(config);
     let _first = TcpStream::connect(address).unwrap();
@@ -335,7 +344,7 @@ fn address_is_bounded_in_connections() {
     let config = ServerConfig {
         connections_max: 8,
         connections_per_address_max: 3,
-        ..ServerConfig::default()
+        ..patient()
     };
     let (mut server, address) = server(config);
     let mut seen = Vec::new();
@@ -390,7 +399,7 @@ fn address_is_bounded_in_connections() {
 
 #[test]
 fn connection_flood_is_accepted_in_small_batches() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let flood: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
@@ -405,7 +414,7 @@ fn connection_flood_is_accepted_in_small_batches() {
 
 #[test]
 fn flooding_sender_is_heard_in_turns_without_loss() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let mut seen = Vec::new();
     let mut flooding = TcpStream::connect(address).unwrap();
     let flooder = first_peer(&mut server, &mut seen);
@@ -472,7 +481,7 @@ fn flooding_sender_is_heard_in_turns_without_loss() {
 
 #[test]
 fn another_thread_wakes_a_poll_without_a_timeout() {
-    let (mut server, _) = server(ServerConfig::default());
+    let (mut server, _) = server(patient());
     let waker = server.waker();
     let waking = std::thread::spawn(move || waker.wake().unwrap());
     server.poll(None, |event| panic!("{event:?}")).unwrap();
@@ -481,7 +490,7 @@ fn another_thread_wakes_a_poll_without_a_timeout() {
 
 #[test]
 fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let mut seen = Vec::new();
     let backlog_hint = server.backlog_hint().unwrap();
     let looked = std::thread::spawn(move || {
@@ -510,7 +519,7 @@ fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
 /// peer sends `asked` messages meanwhile and waits for each to be processed. Checks that a message is also
 /// processed after that thread stops polling. Returns how often that thread ended a poll.
 fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let backlog_hint = server.backlog_hint().unwrap();
     let (heard, stop) = (&AtomicU64::new(0), &AtomicBool::new(false));
     let reported = std::thread::scope(|scope| {
@@ -596,7 +605,7 @@ fn attend(client: &mut ControlClient, seen: &mut Vec<String>) {
 
 #[test]
 fn client_finds_late_and_restarted_server() {
-    let (mut server, address) = server(ServerConfig::default());
+    let (mut server, address) = server(patient());
     let mut client = ControlClient::new(
         resolve(&address.to_string()).unwrap(),
         ClientConfig::default(),
@@ -644,7 +653,7 @@ fn client_finds_late_and_restarted_server() {
         });
         assert_eq!(said, ["unreachable"]);
         said.clear();
-        server = ControlServer::bind(address, ServerConfig::default()).unwrap();
+        server = ControlServer::bind(address, patient()).unwrap();
     }
 }
 
@@ -676,7 +685,7 @@ fn unanswered_connection_attempt_times_out() {
 fn long_message_is_received_across_short_reads() {
     let (mut server, address) = server(ServerConfig {
         backlog_bytes_max: 8 << 20,
-        ..ServerConfig::default()
+        ..patient()
     });
     let config = ClientConfig {
         read_bytes_max: 1_000,
@@ -708,7 +717,7 @@ fn long_message_is_received_across_short_reads() {
 fn written_frames_are_queued_whole_or_not_at_all() {
     let small = ServerConfig {
         backlog_bytes_max: 100,
-        ..ServerConfig::default()
+        ..patient()
     };
     let (mut server, address) = server(small);
     let config = ClientConfig {
