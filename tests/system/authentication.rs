@@ -255,7 +255,7 @@ fn assert_dropped(
 #[test]
 fn captured_tags_open_nothing_but_duplicates() {
     let [group, others] = [free_group(), free_group()];
-    // So slow that the copies come before their key is dropped, two keys later.
+    // At this rate the copies come before their key is dropped, two keys later.
     let publisher = Publisher::start(&authenticated(one_channel(&[group], endless(500, 1))));
     let other = Publisher::start(&authenticated(one_channel(&[others], endless(500, 0))));
     let builder = publisher.subscriber().channel("all");

@@ -117,7 +117,7 @@ impl Access {
                 Some(why) if !withheld => {
                     let holds_rights = server.holds_rights(known.connection);
                     // The device was still binding its windows, so its subscriber learns of no ring.
-                    if holds_rights && !core.has_grant(peer) {
+                    if holds_rights && core.awaits_grant(peer) {
                         peers.audit("read_denied", peer, None, Some(why));
                     }
                     if holds_rights {
@@ -209,8 +209,15 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent, RepairInput};
-    use tickcast_reliability::types::{Now, PeerOrigin};
+    use tickcast_reliability::control::{
+        ChannelName, Join, JoinChannel, Message, Purpose, RemoteAccess, Start,
+    };
+    use tickcast_reliability::publish::HeartbeatConfig;
+    use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingReader, RingWriter};
+    use tickcast_reliability::serve::{
+        Carrier, ChannelInfo, RepairConfig, RepairEvent, RepairInput,
+    };
+    use tickcast_reliability::types::{ConfigHash, Epoch, Now, PeerOrigin, RecordNumber, Sequence};
 
     use super::*;
     use crate::repair::peers::tests::{at, connections};
@@ -233,6 +240,33 @@ mod tests {
         }
     }
 
+    const CHANNEL: ChannelId = ChannelId(1);
+
+    fn channel() -> ChannelInfo {
+        ChannelInfo {
+            name: "all".into(),
+            fan_outs: Vec::new(),
+            directory: Vec::new(),
+            heartbeat: HeartbeatConfig::default(),
+        }
+    }
+
+    fn ring() -> RingReader {
+        let geometry = Geometry::new(1024, 64).unwrap();
+        let identity = RingIdentity {
+            channel: CHANNEL,
+            epoch: Epoch(1),
+            config_hash: ConfigHash(1),
+            boot_id: [0; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity);
+        ring.unwrap().reader()
+    }
+
     struct Bench {
         rights: Access,
         peers: Peers,
@@ -246,8 +280,9 @@ mod tests {
         fn new(connections: &[ConnectionId]) -> Self {
             let now = Now::default();
             let (config, secret) = (RepairConfig::default(), [7; 32]);
-            let none = (Vec::new(), Arc::default());
-            let mut core = RepairCore::new(config, "p".into(), none.0, none.1, secret, now);
+            let channels = vec![(channel(), ring(), Arc::default())];
+            let mut core =
+                RepairCore::new(config, "p".into(), channels, Arc::default(), secret, now);
             let mut peers = Peers::default();
             let mut all = Vec::new();
             for (connection, name) in connections.iter().zip(["risk-1", "", "risk-2"]) {
@@ -271,6 +306,33 @@ mod tests {
                 core,
                 now: Nanos::from_secs(1),
             }
+        }
+
+        /// Joins with the first two connections, of which the second one READs. Returns that one.
+        fn join(&mut self) -> PeerId {
+            let (repair, read) = (PeerId(1), PeerId(2));
+            let channels = vec![JoinChannel {
+                channel: ChannelName::Id(CHANNEL),
+                start: Start::Live,
+                confirmed_epoch: Epoch(0),
+            }];
+            self.joins(repair, Purpose::Repair, channels);
+            let session = self.core.session_number(repair).unwrap();
+            let attempt = 1;
+            self.joins(read, Purpose::Read { session, attempt }, Vec::new());
+            read
+        }
+
+        fn joins(&mut self, peer: PeerId, purpose: Purpose, channels: Vec<JoinChannel>) {
+            let join = Message::Join(Join {
+                name: "risk-1".into(),
+                wire_versions: vec![1],
+                purpose,
+                channels,
+                authentication: true,
+            });
+            let input = RepairInput::Message(peer, ChannelId(0), &join);
+            self.core.handle(Now::default(), input);
         }
 
         /// Returns the requests to the server when this text is in the file.
@@ -317,18 +379,33 @@ mod tests {
 
     #[test]
     fn rights_denied_while_being_bound_are_audited() {
-        let folder = tempfile::tempdir().unwrap();
-        let [file, trail] = ["denied", "audit"].map(|name| folder.path().join(name));
-        let mut bench = Bench::new(&connections(3));
-        bench.rights.deny(Some(file.clone()));
-        let audit = Arc::new(std::fs::File::create(&trail).unwrap());
-        let audit = tracing_subscriber::fmt().json().with_writer(audit).finish();
-        tracing::subscriber::with_default(audit, || bench.enforce(&file, "risk-1 too many READs"));
-        let entries = std::fs::read_to_string(&trail).unwrap();
-        let denied = |line: &&str| line.contains("\"what\":\"read_denied\"");
-        // The fake server says of both connections that their windows are being bound.
-        assert_eq!(entries.lines().filter(denied).count(), 2, "{entries}");
-        assert!(!entries.contains("risk-2"), "{entries}");
+        for (is_granted, expected) in [(false, 1), (true, 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            let [file, trail] = ["denied", "audit"].map(|name| folder.path().join(name));
+            let mut bench = Bench::new(&connections(3));
+            bench.rights.deny(Some(file.clone()));
+            let reads = bench.join();
+            if is_granted {
+                let ring = RemoteAccess {
+                    address: 1,
+                    len: 1,
+                    key: 1,
+                };
+                assert!(bench.core.grant(Now::default(), reads, CHANNEL, ring));
+            }
+            let audit = Arc::new(std::fs::File::create(&trail).unwrap());
+            let audit = tracing_subscriber::fmt().json().with_writer(audit).finish();
+            tracing::subscriber::with_default(audit, || {
+                bench.enforce(&file, "risk-1 too many READs")
+            });
+            let entries = std::fs::read_to_string(&trail).unwrap();
+            let denied = |line: &&str| line.contains("\"what\":\"read_denied\"");
+            assert_eq!(
+                entries.lines().filter(denied).count(),
+                expected,
+                "{entries}"
+            );
+        }
     }
 
     #[test]

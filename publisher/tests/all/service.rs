@@ -144,7 +144,7 @@ fn sigterm_ends_session_with_end_datagram() {
     let group = group();
     let mut input = simulator(1_000_000);
     input["wait_for_subscribers"] = json!(0);
-    // So slow that the listener's buffer holds all, while it is not polled.
+    // The listener's buffer holds all of this, while it is not polled.
     input["pace"] = json!({ "messages_per_s": 500 });
     let publisher = Publisher::start(&config(group, input));
     let mut listener = Listener::new(group);

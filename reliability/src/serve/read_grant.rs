@@ -67,13 +67,13 @@ impl RepairCore {
         true
     }
 
-    /// Returns whether the subscriber of a READ connection was informed of a ring.
+    /// Returns whether this is a READ connection of a session whose subscriber was informed of no ring yet.
     #[must_use]
-    pub fn has_grant(&self, peer: PeerId) -> bool {
+    pub fn awaits_grant(&self, peer: PeerId) -> bool {
         let session = self.peers.get(&peer).and_then(Peer::reads);
         let owner = session.and_then(|(session, _)| self.sessions.owner(session));
         let owner = owner.and_then(|owner| self.peers.get(&owner));
-        owner.is_some_and(|owner| owner.channels.iter().any(|of| of.granted.is_some()))
+        owner.is_some_and(|owner| owner.channels.iter().all(|of| of.granted.is_none()))
     }
 
     /// Handles the content of a cursor that was granted to this connection. Call it as often as the

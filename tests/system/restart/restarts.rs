@@ -414,6 +414,7 @@ fn changed_or_short_capture_is_lost_and_exits_1() {
     another.resize(day.len(), 0);
     for mode in ["threaded", "inline"] {
         let mut cases = vec![(&day, true), (&shorter, false), (&another, false)];
+        let mut repeats = 5;
         while let Some((replaced, is_whole)) = cases.pop() {
             let folder = tempfile::tempdir().expect("a folder");
             let file = folder.path().join("day");
@@ -430,8 +431,9 @@ fn changed_or_short_capture_is_lost_and_exits_1() {
             let dated = written.and_then(|file| file.set_modified(modified?));
             dated.expect("it is dated as before");
             let (mut publisher, log, epoch) = kept.started();
-            if log.contains("the previous session has ended") {
+            if log.contains("the previous session has ended") && repeats > 0 {
                 // This host was too slow to kill it before. The case runs again.
+                repeats -= 1;
                 cases.push((replaced, is_whole));
                 publisher.kill();
                 continue;

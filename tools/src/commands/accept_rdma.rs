@@ -102,6 +102,7 @@ pub(crate) struct Args {
     pause_a: Option<String>,
     /// Command that lets the traffic of line A flow again.
     #[arg(long, value_name = "COMMAND", requires = "pause_a")]
+    #[arg(conflicts_with_all = ["answer", "table"])]
     resume_a: Option<String>,
     /// Command that restarts the subnet manager of InfiniBand.
     #[arg(long, value_name = "COMMAND", requires = "may_break_links")]

@@ -272,7 +272,7 @@ fn peer_without_join_is_reported_overdue_once() {
     let config = ServerConfig {
         join_timeout: Duration::from_millis(20),
         linger: Duration::from_millis(20),
-        ..patient()
+        ..ServerConfig::default()
     };
     let (mut server, address) = server(config);
     let mut slow = TcpStream::connect(address).unwrap();

@@ -87,10 +87,10 @@ fn read_joiner_is_granted_each_ring() {
         c.nack_link_joins.get(),
     );
     assert_eq!(joins, (1, 0, 0));
-    let informed = |bench: &Bench| [0, 1, 9].map(|peer| bench.core.has_grant(PeerId(peer)));
-    assert_eq!(informed(&bench), [false; 3]);
+    let awaits = |bench: &Bench| [0, 1, 9].map(|peer| bench.core.awaits_grant(PeerId(peer)));
+    assert_eq!(awaits(&bench), [false, true, false]);
     assert!(bench.grant(1));
-    assert_eq!(informed(&bench), [false, true, false]);
+    assert_eq!(awaits(&bench), [false; 3]);
     let got = bench.drain();
     let grant = Grant {
         epoch: EPOCH,

@@ -195,7 +195,7 @@ pub(super) fn send(
             std::thread::sleep(PAUSE);
         }
     }
-    // Datagrams end with their queue.
+    // A device drops what is still queued when its queue ends.
     std::thread::sleep(DRAIN);
     Ok(sent)
 }
