@@ -1,6 +1,6 @@
 //! Metrics of a subscriber in a real run: they equal its counters, and Prometheus' own checker accepts them.
 
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
@@ -9,8 +9,8 @@ use tickcast_publisher::internal::http::ask;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{PageFormat, Stage};
 use tickcast_test_support::{
-    Follower, PATIENCE, Publisher, Running, binary, drive_to_end, endless, free_group, one_channel,
-    program, signal, simulated, text, wait_for,
+    Follower, PATIENCE, Publisher, Running, binary, check_by_promtool, drive_to_end, endless,
+    free_group, one_channel, program, signal, simulated, text, wait_for,
 };
 
 /// Returns the value of a series, by its name and labels behind the prefix of subscribers.
@@ -78,26 +78,6 @@ fn listener(control: &str, metrics: &str) -> Command {
     )
 }
 
-/// Checks a page with promtool, where it is installed.
-fn check(page: &str) {
-    let mut promtool = Command::new("promtool");
-    promtool.args(["check", "metrics"]).stdin(Stdio::piped());
-    let piped = promtool.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ok(mut checker) = piped.spawn() else {
-        let said =
-            "SKIPPED: promtool is not here, so the page is not checked; `make setup` installs it";
-        writeln!(std::io::stderr(), "\n{said}").expect("stderr");
-        return;
-    };
-    let mut input = checker.stdin.take().expect("a pipe");
-    input.write_all(page.as_bytes()).expect("it reads");
-    drop(input);
-    let said = checker.wait_with_output().expect("its verdict");
-    let text = [said.stdout, said.stderr].concat();
-    let text = String::from_utf8_lossy(&text);
-    assert!(said.status.success() && text.is_empty(), "{text}\n{page}");
-}
-
 #[test]
 fn subscriber_metrics_equal_its_counters_and_pass_promtool() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
@@ -118,7 +98,7 @@ fn subscriber_metrics_equal_its_counters_and_pass_promtool() {
     drive_to_end(&mut followers);
     let follower = &followers[0];
     let page = before.metrics_text(PageFormat::Prometheus);
-    check(&page);
+    check_by_promtool(&page);
     let counters = follower.counters(0);
     for (name, labels, counter) in [
         ("delivered_records_total", "", &counters.delivered_records),
@@ -194,7 +174,7 @@ fn listener_serves_its_metrics_on_its_own_port() {
     });
     wait_for("more records", || (delivered() > before).then_some(()));
     let page = exporter.page();
-    check(&page);
+    check_by_promtool(&page);
     assert_eq!(value(&page, "joined"), 1.0);
     assert_eq!(exporter.get("/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(exporter.get("/status").0, 404);

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tickcast_publisher::internal::http::ask;
 use tickcast_subscriber::ChannelBuilder;
 use tickcast_test_support::{
-    Follower, PATIENCE, Publisher, drive, free_address, free_group, one_channel,
+    Follower, PATIENCE, Publisher, check_by_promtool, drive, free_address, free_group, one_channel,
 };
 
 use crate::metrics::{listening, value};
@@ -207,6 +207,10 @@ fn dashboard_and_alert_queries_find_their_series() {
         );
         empty.is_empty()
     });
+    for service in services {
+        let (_, page) = ask(&service.into(), None, "/metrics", None, PATIENCE).expect("a page");
+        check_by_promtool(&page);
+    }
 }
 
 /// Returns whether each rule was evaluated.

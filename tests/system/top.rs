@@ -190,7 +190,7 @@ fn latency_of_a_subscriber_is_shown_by_its_publisher() {
     assert_eq!(code, 200);
     let p99 = metrics.lines().find(|line| {
         line.starts_with("tickcast_publisher_subscriber_latency_seconds{subscriber=\"measures\"")
-            && line.contains("stage=\"sealed_to_delivered\",quantile=\"0.99\"}")
+            && line.contains("stage=\"sealed_to_delivered\",percentile=\"99\"}")
     });
     let p99 = p99.unwrap_or_else(|| panic!("no p99 in {metrics}"));
     let seconds: f64 = (p99.rsplit(' ').next().expect("a value"))

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_of_a_subscriber_has_a_series_per_quantile() {
+    fn latency_of_a_subscriber_has_a_series_per_percentile() {
         let mut report = LatencyReport {
             clock_limit: Some(Nanos(2_500)),
             ..LatencyReport::default()
@@ -468,10 +468,10 @@ mod tests {
         let stage = "subscriber=\"risk-1\",stage=\"sealed_to_delivered\"";
         for series in [
             "clock_difference_seconds{subscriber=\"risk-1\"} 0.0000025".into(),
-            format!("latency_seconds{{{stage},quantile=\"0.5\"}} 0.0000024"),
-            format!("latency_seconds{{{stage},quantile=\"0.99\"}} 0.000031"),
-            format!("latency_seconds{{{stage},quantile=\"0.999\"}} 0.00004"),
-            format!("latency_seconds{{{stage},quantile=\"1\"}} 2.0"),
+            format!("latency_seconds{{{stage},percentile=\"50\"}} 0.0000024"),
+            format!("latency_seconds{{{stage},percentile=\"99\"}} 0.000031"),
+            format!("latency_seconds{{{stage},percentile=\"99.9\"}} 0.00004"),
+            format!("latency_seconds{{{stage},percentile=\"100\"}} 2.0"),
             format!("latency_samples{{{stage}}} 7"),
             format!("latency_supported{{{stage}}} 0"),
         ] {

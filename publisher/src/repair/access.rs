@@ -116,11 +116,11 @@ impl Access {
             match known.reason(&self.denied) {
                 Some(why) if !withheld => {
                     let holds_rights = server.holds_rights(known.connection);
-                    // The device was still binding its windows, so its subscriber learns of no ring.
-                    if holds_rights && core.awaits_grant(peer) {
-                        peers.audit("read_denied", peer, None, Some(why));
-                    }
                     if holds_rights {
+                        // The device was still binding its windows, so its subscriber learns of no ring.
+                        if core.awaits_grant(peer) {
+                            peers.audit("read_denied", peer, None, Some(why));
+                        }
                         server.revoke(known.connection, &format!("denied: {why}"));
                     }
                     if core.deny_writes(peer) || holds_rights {

@@ -15,6 +15,7 @@ pub mod recorded;
 mod system;
 pub mod system_calls;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -159,6 +160,30 @@ pub fn publisher_bin() -> PathBuf {
         folder.join("tickcast-publisher")
     };
     BUILT.get_or_init(build).clone()
+}
+
+/// Checks a page of metrics with promtool, and reports on standard error that it skips where that is missing.
+///
+/// # Panics
+/// If promtool finds something.
+pub fn check_by_promtool(page: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped());
+    let piped = promtool.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut checker) = piped.spawn() else {
+        // To stderr itself: the test harness captures the output of a passing test.
+        let said =
+            "SKIPPED: promtool is not here, so the page is not checked; `make setup` installs it";
+        writeln!(std::io::stderr(), "\n{said}").unwrap();
+        return;
+    };
+    let mut input = checker.stdin.take().unwrap();
+    input.write_all(page.as_bytes()).unwrap();
+    drop(input);
+    let said = checker.wait_with_output().unwrap();
+    let text = [said.stdout, said.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(said.status.success() && text.is_empty(), "{text}\n{page}");
 }
 
 /// Asserts that a command line is consistent, and that each verb and each option has a help text.

@@ -48,6 +48,8 @@ fn run(messages: u64, messages_per_s: u64) -> Run {
         .arg(&of_listener)
         .arg("--summary")
         .arg(path("summary.json"))
+        .arg("--journal")
+        .arg(path("listener.journal"))
         .output()
         .expect("the listener runs");
     assert!(listened.status.success(), "{listened:?}");
@@ -372,8 +374,41 @@ fn report_page_has_the_percentiles_of_both_logs() {
         let verdicts = received.expect("a section").matches(percentile).count();
         assert_eq!(verdicts, 1, "{percentile}");
     }
-    for name in ["none.hlog", "summary.json"] {
-        let refused = report(&[&run.publisher.with_file_name(name)]);
-        assert_eq!(refused.status.code(), Some(2), "{name}");
+    let beside = |name: &str| run.publisher.with_file_name(name);
+    let [summary, journal, text] = ["summary.json", "listener.journal", "text"].map(beside);
+    let written = report(&[&journal, &summary, &run.listener]);
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    let said = String::from_utf8_lossy(&written.stderr);
+    assert!(said.contains(": 1 log, 1 summary, 1 journal, "), "{said}");
+    let page_text = std::fs::read_to_string(&page).expect("a page");
+    let lost = "<td>channels[0].lost_records</td><td>0</td>";
+    assert!(page_text.contains(lost), "{page_text}");
+    let explained = Command::new(binary("tickcast"))
+        .arg("explain")
+        .arg(&journal)
+        .output();
+    let explained = explained.expect("it runs").stdout;
+    let account = page_text
+        .split("<pre tabindex=\"0\">")
+        .nth(1)
+        .expect("an account");
+    let account = account
+        .split("</pre>")
+        .next()
+        .expect("its end")
+        .replace("&gt;", ">")
+        .replace("&lt;", "<")
+        .replace("&quot;", "\"")
+        .replace("&amp;", "&");
+    assert_eq!(account, String::from_utf8_lossy(&explained).trim_end());
+    std::fs::write(&text, "a text").expect("a file");
+    for files in [
+        &[&*beside("none.hlog")][..],
+        &[&text],
+        &[&summary, &summary, &summary],
+        &[&journal, &journal],
+    ] {
+        let refused = report(files);
+        assert_eq!(refused.status.code(), Some(2), "{files:?}");
     }
 }

@@ -80,38 +80,11 @@ pub(crate) struct Args {
     /// Interface of line B on this host, on another network.
     #[arg(long, value_name = "NAME|ADDRESS")]
     b: Option<Interface>,
-    /// Length of the run: a step under load takes a twentieth, 3 s to 2 minutes. From 30 on, a step waits for
-    /// queriers to forget memberships.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_440), conflicts_with_all = ["answer", "table"])]
-    minutes: u64,
-    /// Run only these steps; a report names all.
-    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = steps::known)]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    only: Vec<&'static str>,
-    /// Write the page and the JSON into this directory.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["answer", "table"])]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    report: Option<PathBuf>,
+    #[command(flatten)]
+    asking: Asking,
     /// Take links down and run the commands below. Needs root, on both hosts.
     #[arg(long)]
     may_break_links: bool,
-    /// Command that stops the traffic of line A, such as a pause storm or a switch port; --resume-a ends it.
-    #[arg(long, value_name = "COMMAND", requires_all = ["resume_a", "may_break_links"])]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    pause_a: Option<String>,
-    /// Command that lets the traffic of line A flow again.
-    #[arg(long, value_name = "COMMAND", requires = "pause_a")]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    resume_a: Option<String>,
-    /// Command that restarts the subnet manager of InfiniBand.
-    #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    restart_subnet_manager: Option<String>,
-    /// Command that reloads the driver of this host's devices, and sets their interfaces up again.
-    #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
-    #[arg(conflicts_with_all = ["answer", "table"])]
-    reload_driver: Option<String>,
     /// First of four groups in a row for the run, the same on both hosts.
     #[arg(long, value_name = "GROUP", default_value_t = GROUP, value_parser = group)]
     group: Ipv4Addr,
@@ -122,6 +95,35 @@ pub(crate) struct Args {
     /// Path of the publisher program. By default it is beside this one.
     #[arg(long, value_name = "FILE")]
     publisher_bin: Option<PathBuf>,
+}
+
+/// Options of the host that asks. They mean nothing to --answer and --table.
+#[derive(Debug, clap::Args)]
+#[group(multiple = true, conflicts_with_all = ["answer", "table"])]
+struct Asking {
+    /// Length of the run: a step under load takes a twentieth, 3 s to 2 minutes. From 30 on, a step waits for
+    /// queriers to forget memberships.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    minutes: u64,
+    /// Run only these steps; a report names all.
+    #[arg(long, value_name = "STEP", value_delimiter = ',', value_parser = steps::known)]
+    only: Vec<&'static str>,
+    /// Write the page and the JSON into this directory.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["answer", "table"])]
+    report: Option<PathBuf>,
+    /// Command that stops the traffic of line A, such as a pause storm or a switch port; --resume-a ends it.
+    #[arg(long, value_name = "COMMAND", requires_all = ["resume_a", "may_break_links"])]
+    pause_a: Option<String>,
+    /// Command that lets the traffic of line A flow again.
+    #[arg(long, value_name = "COMMAND", requires = "pause_a")]
+    resume_a: Option<String>,
+    /// Command that restarts the subnet manager of InfiniBand.
+    #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
+    restart_subnet_manager: Option<String>,
+    /// Command that reloads the driver of this host's devices, and sets their interfaces up again.
+    #[arg(long, value_name = "COMMAND", requires = "may_break_links")]
+    reload_driver: Option<String>,
 }
 
 /// Parses a group within 239.0.0.0/8, which stays within an organisation.
@@ -237,13 +239,13 @@ fn difference(own: &Hello, other: &Hello) -> Option<String> {
 
 /// Runs all steps with the host at `peer`.
 fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
-    let directory = args.report.as_deref().unwrap_or(Path::new("."));
+    let directory = args.asking.report.as_deref().unwrap_or(Path::new("."));
     let directory = Folder::new("accept", Some(directory))?;
     let folder = Folder::new("accept", None)?;
     let stop = Stop::on_signals()?;
-    let (stream, _) = connect(peer, args.ports, "tickcast accept-rdma --answer")?;
+    let (stream, target) = connect(peer, args.ports, "tickcast accept-rdma --answer")?;
     let worker = args.worker(&stream, folder.path())?;
-    let mut there = introduced(stream, args, peer, &stop)?;
+    let mut there = introduced(stream, args, &target, &stop)?;
     let mut here = Site::Here(Box::new(worker));
     let problem = |error: NotDone| ToolError::Problem(error.to_string());
     let hosts = [
@@ -259,12 +261,13 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
         facts_there,
     };
     let hooks = Hooks {
-        pause_a: args.pause_a.clone(),
-        resume_a: args.resume_a.clone(),
-        restart_subnet_manager: args.restart_subnet_manager.clone(),
-        reload_driver: args.reload_driver.clone(),
+        pause_a: args.asking.pause_a.clone(),
+        resume_a: args.asking.resume_a.clone(),
+        restart_subnet_manager: args.asking.restart_subnet_manager.clone(),
+        reload_driver: args.asking.reload_driver.clone(),
     };
-    let mut acceptance = Acceptance::new(hosts_of_run, hooks, args.minutes, &args.only);
+    let mut acceptance =
+        Acceptance::new(hosts_of_run, hooks, args.asking.minutes, &args.asking.only);
     let before = counters(acceptance.hosts(), &hosts);
     let mut output = Output::stdout();
     let mut written = Ok(());
@@ -280,7 +283,7 @@ fn ask(args: &Args, peer: &str) -> Result<Exit, ToolError> {
     let failed = count(&rows, Judgement::Fail);
     let report = Report::new(
         started.to_string(),
-        args.minutes,
+        args.asking.minutes,
         hosts,
         rows,
         paired(before, after),
@@ -511,6 +514,8 @@ fn serve(args: &Args, stream: TcpStream, stop: &Stop) -> Result<(), ToolError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::super::tree::FakedTree;
     use super::*;
 
@@ -541,6 +546,43 @@ mod tests {
         assert_eq!(differ(&hello("1.0", 1)), None);
         assert!(differ(&hello("1.1\u{1b}", 1)).is_some_and(|it| !it.contains('\u{1b}')));
         assert!(differ(&hello("1.0", 2)).is_some_and(|it| it.contains("--b")));
+    }
+
+    #[test]
+    fn options_of_the_asking_host_are_refused_elsewhere() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parsed =
+            |text: &str| Line::try_parse_from(["accept-rdma"].into_iter().chain(text.split(' ')));
+        let asking = "--peer h --a eth1 --report d --minutes 20 --only latency --may-break-links";
+        assert_eq!(parsed(asking).expect("valid").args.asking.minutes, 20);
+        let answering = "--answer --from 10.0.0.1 --a eth1";
+        assert_eq!(parsed(answering).expect("valid").args.asking.minutes, 10);
+        parsed("--table report.json").expect("valid");
+        for option in [
+            "--minutes 20",
+            "--only latency",
+            "--report d",
+            "--restart-subnet-manager x",
+        ] {
+            let more = if option.starts_with("--restart") {
+                " --may-break-links"
+            } else {
+                ""
+            };
+            for part in [answering, "--table report.json"] {
+                let refused = parsed(&format!("{part} {option}{more}"));
+                let kind = refused.expect_err(option).kind();
+                assert_eq!(
+                    kind,
+                    clap::error::ErrorKind::ArgumentConflict,
+                    "{part} {option}"
+                );
+            }
+        }
     }
 
     #[test]

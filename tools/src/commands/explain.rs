@@ -78,6 +78,27 @@ struct Verdict {
     words: String,
 }
 
+/// Returns the account of each journal: the file's name, and the lines that `tickcast explain` prints.
+///
+/// # Errors
+/// Returns [`ToolError`] if a file can't be read or is no journal, or two files hold the same journal.
+pub(crate) fn accounts(files: &[PathBuf]) -> Result<Vec<(String, Vec<String>)>, ToolError> {
+    let journals: Vec<Journal> = files
+        .iter()
+        .map(|file| open(file))
+        .collect::<Result<_, _>>()?;
+    refuse_twice(files, &journals)?;
+    let explanations = explain(&journals);
+    let each = files.iter().zip(&journals).zip(&explanations);
+    let account = |((file, journal), explanation): ((&PathBuf, &Journal), &Explanation)| {
+        let mut lines = words::head(file, journal, explanation);
+        lines.extend(words::findings(journal, explanation));
+        lines.push(replayed(journal, explanation, false).0);
+        (Plain(file.display()).to_string(), lines)
+    };
+    Ok(each.map(account).collect())
+}
+
 /// Reports the losses of each journal.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ use tickcast_reliability::types::Nanos;
 
 use self::measure::{Measured, WINDOWS, measure};
 use self::sizing::{Demand, Sizing, slot_len_of};
+use super::tree::Tree;
 use tickcast_tools::exit::{Exit, ToolError};
 use tickcast_tools::support::args::positive;
 use tickcast_tools::support::files::{check_writable, write_json};
@@ -53,14 +54,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     lines: u8,
-    /// Cores of the feed, publish and repair threads, which then spin.
-    #[arg(
-        long,
-        value_name = "FEED,PUBLISH,REPAIR",
-        value_delimiter = ',',
-        num_args = 3
-    )]
-    cores: Vec<u16>,
+    /// Cores of the feed, publish and repair threads, which then spin. By default, a feed with bursts gets the
+    /// first three isolated cores of this host.
+    #[arg(long, value_name = "FEED,PUBLISH,REPAIR", value_parser = three_cores)]
+    cores: Option<[u16; 3]>,
     /// Plan for the feed at these destinations, one for each line: GROUP:PORT, or GROUP:PORT#CHANNEL
     /// for one channel of IEX.
     #[arg(long, value_name = "DESTINATION", value_delimiter = ',')]
@@ -84,6 +81,20 @@ fn multiple(text: &str) -> Result<f64, String> {
     positive(text.strip_prefix('x').unwrap_or(text))
 }
 
+/// Parses the cores of the three threads.
+fn three_cores(text: &str) -> Result<[u16; 3], String> {
+    let cores: Result<Vec<u16>, _> = text.split(',').map(str::parse).collect();
+    let three = cores.ok().and_then(|it| it.try_into().ok());
+    three.ok_or_else(|| "give three cores with commas between them, as 2,3,4".to_owned())
+}
+
+/// Returns the isolated cores of a host, in order.
+fn isolated_cores(tree: &Tree) -> Vec<u16> {
+    let cores = tree.cores("/sys/devices/system/cpu/isolated");
+    let cores = cores.unwrap_or_default().into_iter();
+    cores.filter_map(|core| core.try_into().ok()).collect()
+}
+
 /// Plans for the files.
 ///
 /// # Errors
@@ -99,7 +110,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
         // The value fits: it is finite and above 0, and the conversion saturates.
         link_bytes_per_s: ((args.link_gbit * 125e6) as u64).max(1),
         lines: args.lines,
-        cores: args.cores.first_chunk().copied(),
+        cores: args.cores,
+        isolated: isolated_cores(&Tree::of_this_host()),
     };
     let selection = Selection {
         only: args.only.clone(),
@@ -238,4 +250,28 @@ fn summary(measured: &Measured, sizing: &Sizing, demand: &Demand, config: &Value
         "faults": measured.faults,
         "config": config,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::FakedTree;
+    use super::*;
+
+    #[test]
+    fn three_cores_are_read_from_one_argument() {
+        assert_eq!(three_cores("2,4,6"), Ok([2, 4, 6]));
+        for wrong in ["2,4", "2,4,6,8", "2 4 6", "a,b,c", ""] {
+            assert!(three_cores(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn isolated_cores_are_those_the_kernel_lists() {
+        let of = |text: &str| {
+            let faked = FakedTree::of(&[("/sys/devices/system/cpu/isolated", text)]);
+            isolated_cores(&faked.tree())
+        };
+        assert_eq!(of("2-3,6\n"), [2, 3, 6]);
+        assert_eq!(of("\n"), [0; 0]);
+    }
 }

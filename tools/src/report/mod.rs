@@ -1,27 +1,32 @@
-//! A report: the latency of interval logs and accounts of losses, as one self-contained page.
+//! A report: the latency of interval logs, summaries, and accounts of losses, as one self-contained page.
 
 mod page;
 mod plot;
 mod series;
 mod statistics;
+mod summary;
+mod text;
 
 use std::io::BufReader;
 use std::path::Path;
 
+use serde_json::Value;
 use tickcast_hlog::{ClockOffset, each_interval};
 
 use crate::exit::ToolError;
 use crate::support::files::{open_regular, write_text};
-use page::LETTERS;
-pub use page::escaped;
 use series::{Comparison, Log};
+use summary::Totals;
+use text::LETTERS;
+pub use text::escaped;
 
-/// A report before it is written: the latency of interval logs, and accounts of losses.
+/// A report before it is written: the latency of interval logs, summaries, and accounts of losses.
 #[derive(Debug, Default)]
 pub struct ReportPage {
     names: Vec<String>,
     logs: Vec<Log>,
     clocks: Vec<Option<ClockOffset>>,
+    summaries: Vec<Totals>,
     accounts: Vec<Account>,
 }
 
@@ -47,6 +52,13 @@ impl ReportPage {
         Ok(())
     }
 
+    /// Adds the values of a program's summary under this name. Summaries beyond the eighth are left out.
+    pub fn add_summary(&mut self, name: String, summary: &Value) {
+        if self.summaries.len() < LETTERS.len() {
+            self.summaries.push(Totals::of(name, summary));
+        }
+    }
+
     /// Adds an account of losses below the latency.
     pub fn add_account(&mut self, heading: String, lines: Vec<String>) {
         self.accounts.push(Account { heading, lines });
@@ -58,9 +70,10 @@ impl ReportPage {
     /// Returns [`ToolError`] if the page can't be written.
     pub fn write(self, out: &Path) -> Result<usize, ToolError> {
         let comparison = Comparison::of(self.logs);
-        let page = page::page(&self.names, &self.clocks, &comparison, &self.accounts);
+        let (names, clocks) = (&self.names, &self.clocks);
+        let page = page::page(names, clocks, &comparison, &self.summaries, &self.accounts);
         write_text(out, &page)?;
-        // Names and accounts are escaped, so they add none.
+        // Names, summaries and accounts are escaped, so they add none.
         Ok(page.matches("<svg ").count())
     }
 }

@@ -10,6 +10,8 @@ use super::Account;
 use super::plot::{Line, Plot};
 use super::series::{COMPARED, Comparison, Row, SAMPLES_MIN, Side};
 use super::statistics::{SIGNIFICANCE, VALUES_MIN, Verdict, median};
+use super::summary::{Totals, add_summaries};
+use super::text::{LETTERS, escaped};
 
 const STYLE: &str = ":root{color-scheme:light dark;--a:#0b62c4;--b:#c2410c;--c:#15803d;--d:#7e22ce;--e:#b45309;\
 --f:#0e7490;--g:#be123c;--h:#4d7c0f;--line:#8884}\
@@ -23,9 +25,6 @@ td:first-child,th:first-child{text-align:left}h2{margin-top:2.4rem}.differs{font
 .grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.6}.p99{stroke-dasharray:6 3}.max{stroke-dasharray:1.5 3}\
 pre{overflow-x:auto;padding:.6rem;border:1px solid var(--line)}\
 .key b{display:inline-block;width:1.6rem;border-top:3px solid;margin:0 .4rem .25rem 0}";
-
-/// The names of the logs of one page.
-pub(super) const LETTERS: [&str; 8] = ["A", "B", "C", "D", "E", "F", "G", "H"];
 
 /// The percentiles of the table.
 const QUANTILES: [(&str, f64); 5] = [
@@ -42,11 +41,12 @@ const POINTS_A_NINE: i32 = 20;
 /// Points of a curve over time. Longer logs show the worst interval of several.
 const POINTS_MAX: usize = 600;
 
-/// Returns the page of some logs side by side, and of accounts of losses.
+/// Returns the page of some logs side by side, of summaries side by side, and of accounts of losses.
 pub(super) fn page(
     names: &[String],
     clocks: &[Option<ClockOffset>],
     comparison: &Comparison,
+    summaries: &[Totals],
     accounts: &[Account],
 ) -> String {
     let colours = LETTERS.map(|letter| {
@@ -64,6 +64,9 @@ pub(super) fn page(
     );
     if !names.is_empty() {
         latency(&mut out, names, clocks, comparison);
+    }
+    if !summaries.is_empty() {
+        add_summaries(&mut out, summaries);
     }
     if !accounts.is_empty() {
         out.push_str("<h1>Losses</h1>\n");
@@ -296,14 +299,6 @@ fn step_of(end_s: f64) -> f64 {
     steps.into_iter().find(fits).unwrap_or(10.0 * power)
 }
 
-/// Returns text for a page, in which no character of it begins a tag or ends an attribute.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::series::tests::{contents, log};
@@ -331,6 +326,7 @@ mod tests {
             &["a.hlog".into(), "<b>.hlog".into()],
             &[None, None],
             &comparison,
+            &[],
             &[],
         );
         for (letter, side) in ["A", "B"].iter().zip(&comparison.rows[1].sides) {
@@ -371,7 +367,7 @@ mod tests {
         };
         let names = ["a".into(), "b".into()];
         let marks = |clocks: &[_]| {
-            page(&names, clocks, &comparison, &[])
+            page(&names, clocks, &comparison, &[], &[])
                 .matches(" ?</td>")
                 .count()
         };
@@ -380,7 +376,7 @@ mod tests {
         // The minimum, five percentiles and the maximum of the stage between hosts.
         assert_eq!(marks(&[None, clock(-4_000, 2_000)]), 7);
         assert_eq!(marks(&[clock(9_000, 0), clock(0, 9_000)]), 14);
-        let page = page(&names, &[None, clock(-4_000, 2_000)], &comparison, &[]);
+        let page = page(&names, &[None, clock(-4_000, 2_000)], &comparison, &[], &[]);
         assert!(page.contains("ahead by -4.0 us, ± 2.0 us"), "{page}");
         assert_eq!(page.matches("<p>? The clocks").count(), 1);
     }
@@ -388,7 +384,7 @@ mod tests {
     #[test]
     fn page_of_one_log_makes_no_comparison() {
         let comparison = Comparison::of(vec![contents(&log("all/repair", 5_000))]);
-        let page = page(&["a.hlog".into()], &[None], &comparison, &[]);
+        let page = page(&["a.hlog".into()], &[None], &comparison, &[], &[]);
         assert!(
             !page.contains("noise") && page.contains("<td>4,000</td>"),
             "{page}"
@@ -400,7 +396,7 @@ mod tests {
         let logs = (0..8).map(|n| contents(&log("all/repair", 5_000 + n)));
         let comparison = Comparison::of(logs.collect());
         let names: Vec<_> = (1..=8).map(|n| format!("s{n}")).collect();
-        let page = page(&names, &[None; 8], &comparison, &[]);
+        let page = page(&names, &[None; 8], &comparison, &[], &[]);
         for (name, letter) in names.iter().zip(LETTERS) {
             assert_eq!(numbers(&page, "all/repair", letter).len(), 7, "{letter}");
             let class = letter.to_lowercase();
@@ -419,7 +415,7 @@ mod tests {
             heading: "<b>.journal".into(),
             lines: vec!["gap 1".into(), "lost & <gone>".into()],
         };
-        let page = page(&[], &[], &Comparison::of(Vec::new()), &[account]);
+        let page = page(&[], &[], &Comparison::of(Vec::new()), &[], &[account]);
         assert!(page.contains("<h2>&lt;b&gt;.journal</h2>"), "{page}");
         assert!(
             page.contains("gap 1\nlost &amp; &lt;gone&gt;</pre>"),

@@ -80,7 +80,15 @@ fn planned_config_is_accepted_and_listens_to_the_feed() {
     let folder = tempfile::tempdir().unwrap();
     let path = market(folder.path());
     let file = folder.path().join("planned.json");
-    let options = ["--subscribers", "40", "--lines", "2", "--config"];
+    let options = [
+        "--subscribers",
+        "40",
+        "--lines",
+        "2",
+        "--cores",
+        "0,1,1",
+        "--config",
+    ];
     let (code, result) = plan(
         &path,
         &[&options[..], &[&file.display().to_string()]].concat(),
@@ -98,6 +106,12 @@ fn planned_config_is_accepted_and_listens_to_the_feed() {
     let stall = &result["peaks"][4]["most"]["datagrams"];
     assert!(channel.slots >= 2 * stall.as_u64().unwrap());
     assert!(channel.slots.is_power_of_two());
+    assert_eq!(written["threads"]["idle"], "spin");
+    let cores = ["feed_core", "publish_core", "repair_core"];
+    assert_eq!(
+        cores.map(|core| &written["threads"][core]),
+        [0, 1, 1].map(|core| json!(core)).each_ref()
+    );
     // Every size has its reason in the config.
     for size in result["sizes"].as_array().unwrap() {
         let setting = size["setting"].as_str().unwrap();

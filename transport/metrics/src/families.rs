@@ -482,11 +482,11 @@ pub static PUBLISHER: Part = Part {
         one("input_line_reorder_depth", "input_line_reorder_depth"),
         by!(
             "input_line_skew_seconds",
-            "quantile",
+            "percentile",
             "Seconds of lag behind the first copy, rounded up to a power of two of microseconds.",
             [
-                "input_line_skew_p50_us" => "0.5",
-                "input_line_skew_p99_us" => "0.99",
+                "input_line_skew_p50_us" => "50",
+                "input_line_skew_p99_us" => "99",
             ]
         ),
         one("input_line_stopped", "input_line_stopped"),
@@ -497,13 +497,13 @@ pub static PUBLISHER: Part = Part {
         one("subscriber_lost_records_total", "subscriber_lost_records"),
         by!(
             "subscriber_latency_seconds",
-            "quantile",
-            "Seconds of latency by stage in a subscriber's last interval, as it reports itself; 1 is the longest.",
+            "percentile",
+            "Seconds of latency by stage in a subscriber's last interval, as it reports itself; 100 is the longest.",
             [
-                "subscriber_latency_p50_ns" => "0.5",
-                "subscriber_latency_p99_ns" => "0.99",
-                "subscriber_latency_p999_ns" => "0.999",
-                "subscriber_latency_max_ns" => "1",
+                "subscriber_latency_p50_ns" => "50",
+                "subscriber_latency_p99_ns" => "99",
+                "subscriber_latency_p999_ns" => "99.9",
+                "subscriber_latency_max_ns" => "100",
             ]
         ),
         one("subscriber_latency_samples", "subscriber_latency_samples"),

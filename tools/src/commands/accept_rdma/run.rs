@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::order::{Heard, HostFacts, Line, Listening, NotDone, Publication, Published, Repair};
+use super::order::{
+    Heard, HostFacts, Line, LineFacts, Listening, NotDone, Publication, Published, Repair,
+};
 use super::site::Site;
 
 /// Time limit for subscribers to join and to deliver their first record.
@@ -34,8 +36,17 @@ impl Hosts {
 
     /// Returns whether a driver imitates any of the devices.
     pub(super) fn is_software(&self) -> bool {
-        let mut all = self.facts_here.lines.iter().chain(&self.facts_there.lines);
-        all.any(|it| it.is_software)
+        self.all_lines().any(|it| it.is_software)
+    }
+
+    /// Returns whether no line is one of InfiniBand.
+    pub(super) fn is_ethernet(&self) -> bool {
+        self.all_lines().all(|it| it.is_ethernet)
+    }
+
+    /// Returns the lines of both hosts.
+    fn all_lines(&self) -> impl Iterator<Item = &LineFacts> {
+        self.facts_here.lines.iter().chain(&self.facts_there.lines)
     }
 
     /// Returns whether both owners let links be broken, over a connection that uses neither line.

@@ -29,6 +29,12 @@ const BUDGET_MIN: u64 = 10_000_000;
 const CONNECTIONS: u64 = 4;
 /// One subscriber in this many repairs at the same time as another.
 const REPAIRING_AT_ONCE: u64 = 10;
+/// The settings of the hot threads' cores.
+const CORES: [&str; 3] = [
+    "threads.feed_core",
+    "threads.publish_core",
+    "threads.repair_core",
+];
 /// Datagrams in 100 us from which a sleeping publish thread adds more delay than the network.
 const BUSY_DATAGRAMS: u64 = 2;
 
@@ -42,7 +48,10 @@ pub(super) struct Demand {
     pub slot_len: u32,
     pub link_bytes_per_s: u64,
     pub lines: u8,
+    /// The cores that the caller asks for.
     pub cores: Option<[u16; 3]>,
+    /// The isolated cores of this host, in order.
+    pub isolated: Vec<u16>,
 }
 
 /// One size, and why.
@@ -75,7 +84,7 @@ impl Sizing {
         sizing.buffers(ms, pause);
         sizing.repair(second, demand);
         sizing.check_link(ms, second, demand);
-        sizing.check_threads(burst, demand);
+        sizing.threads(burst, second, demand);
         if measured.oversize > 0 {
             sizing.findings.push(format!(
                 "{} messages are longer than a datagram: raise --slot-len",
@@ -221,14 +230,51 @@ impl Sizing {
         }
     }
 
-    fn check_threads(&mut self, burst: Load, demand: &Demand) {
-        if demand.cores.is_none() && burst.datagrams >= BUSY_DATAGRAMS {
-            self.findings.push(format!(
-                "bursts have {} datagrams in 100 us: give the threads cores of their own, with \
-                 --cores FEED,PUBLISH,REPAIR; `tickcast doctor` shows isolated ones",
+    /// Gives each hot thread a core, if the caller asks for it or bursts need it.
+    fn threads(&mut self, burst: Load, second: Load, demand: &Demand) {
+        let is_busy = burst.datagrams >= BUSY_DATAGRAMS;
+        let isolated = demand.isolated.first_chunk().filter(|_| is_busy);
+        let Some(cores) = demand.cores.as_ref().or(isolated) else {
+            if is_busy {
+                self.findings.push(format!(
+                    "bursts have {} datagrams in 100 us: give the threads cores of their own, with \
+                     --cores FEED,PUBLISH,REPAIR; `tickcast doctor` shows isolated ones",
+                    thousands(burst.datagrams)
+                ));
+            }
+            return;
+        };
+        let chosen = match demand.cores {
+            Some(_) => "as given",
+            None => "isolated on this host",
+        };
+        let tasks = [
+            format!(
+                "it decodes {} packets in the fullest 100 us",
+                thousands(burst.packets)
+            ),
+            format!(
+                "it sends {} datagrams in the fullest 100 us",
                 thousands(burst.datagrams)
-            ));
+            ),
+            format!(
+                "it answers NACKs of {} subscribers, from a ring of {} datagrams a second",
+                thousands(demand.subscribers),
+                thousands(second.datagrams)
+            ),
+        ];
+        for ((setting, core), task) in CORES.into_iter().zip(cores).zip(tasks) {
+            self.size(
+                setting,
+                u64::from(*core),
+                format!("{chosen}: {task}, and spins"),
+            );
         }
+    }
+
+    /// Returns whether the hot threads have cores.
+    fn is_pinned(&self) -> bool {
+        self.sizes.iter().any(|size| CORES.contains(&size.setting))
     }
 
     /// Returns a publisher's config with these sizes. It listens where the recorded feed was multicast, and
@@ -247,11 +293,15 @@ impl Sizing {
             "idle": { "sleep": { "us": 50 } },
             "queue_batches": self.value("threads.queue_batches"),
         });
-        if let Some([feed, publish, repair]) = demand.cores {
+        if self.is_pinned() {
             threads["idle"] = "spin".into();
-            threads["feed_core"] = feed.into();
-            threads["publish_core"] = publish.into();
-            threads["repair_core"] = repair.into();
+            for (setting, field) in
+                CORES
+                    .into_iter()
+                    .zip(["feed_core", "publish_core", "repair_core"])
+            {
+                threads[field] = self.value(setting).into();
+            }
         }
         json!({
             "$schema": "publisher.schema.json",
@@ -344,5 +394,42 @@ pub(super) const fn slot_len_of(mtu: u32) -> u32 {
         0..Geometry::SLOT_LEN_MIN => Geometry::SLOT_LEN_MIN,
         Geometry::SLOT_LEN_MIN..=Geometry::SLOT_LEN_MAX => payload,
         _ => Geometry::SLOT_LEN_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_a_busy_feed_get_isolated_cores() {
+        let cores = |datagrams, cores, isolated: &[u16]| {
+            let mut sizing = Sizing {
+                sizes: Vec::new(),
+                findings: Vec::new(),
+            };
+            let demand = Demand {
+                files: Vec::new(),
+                rate: 1.0,
+                subscribers: 1,
+                stall: Nanos::from_ms(1),
+                slot_len: 1_472,
+                link_bytes_per_s: 1,
+                lines: 1,
+                cores,
+                isolated: isolated.to_vec(),
+            };
+            let burst = Load {
+                datagrams,
+                ..Load::default()
+            };
+            sizing.threads(burst, burst, &demand);
+            let values = sizing.sizes.iter().map(|it| it.value).collect::<Vec<_>>();
+            (values, sizing.findings.len())
+        };
+        assert_eq!(cores(2, None, &[4, 5, 6, 7]), (vec![4, 5, 6], 0));
+        assert_eq!(cores(2, None, &[4, 5]), (vec![], 1));
+        assert_eq!(cores(1, None, &[4, 5, 6]), (vec![], 0));
+        assert_eq!(cores(1, Some([1, 2, 3]), &[4, 5, 6]), (vec![1, 2, 3], 0));
     }
 }

@@ -102,8 +102,7 @@ impl Acceptance {
     }
 
     pub(super) fn subnet_manager(&mut self, bound: Bound) -> Result<Vec<Row>, NotDone> {
-        let lines = &self.hosts.facts_here.lines;
-        if lines.iter().all(|it| it.is_ethernet) {
+        if self.hosts.is_ethernet() {
             return Err(NotDone::Unavailable(
                 "Ethernet has no subnet manager".into(),
             ));
@@ -185,13 +184,7 @@ impl Acceptance {
 
     /// Refuses a step before its runs, because no host takes a link of InfiniBand down.
     fn check_ethernet(&self) -> Result<(), NotDone> {
-        let hosts = &self.hosts;
-        let mut lines = hosts
-            .facts_here
-            .lines
-            .iter()
-            .chain(&hosts.facts_there.lines);
-        match lines.all(|it| it.is_ethernet) {
+        match self.hosts.is_ethernet() {
             true => Ok(()),
             false => Err(NotDone::Unavailable(ON_INFINIBAND.into())),
         }
