@@ -115,6 +115,14 @@ impl Instruments {
         self.next_id = self.next_id.max(next_id);
     }
 
+    /// Returns all ids and symbols, and the lowest id that none has: a later table [resumes](Self::resume)
+    /// with them.
+    #[must_use]
+    pub fn known(&self) -> (Vec<(u32, Symbol)>, u32) {
+        let known = self.symbols.iter().map(|(symbol, id)| (*id, *symbol));
+        (known.collect(), self.next_id)
+    }
+
     /// Returns the id of a symbol and assigns the next id to a new one; `None` if the table is full.
     #[inline]
     pub fn resolve(&mut self, symbol: Symbol) -> Option<Resolved> {

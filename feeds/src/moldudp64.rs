@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::arbiter::{Arbiter, Holding, Lines, Listen};
-    use crate::source::{Packet, PacketOrigin};
+    use crate::source::{Packet, PacketOrigin, ResumePoint};
 
     const S: &Session = b"000010059B";
     const T: &Session = b"000010059C";
@@ -641,9 +641,17 @@ mod tests {
         assert_eq!((delivered(&from_one), from_one.len()), (20, 21));
         let mut resumed = begin();
         let session = told_session(begin());
-        resumed.resume(Some((session, ())), SourcePosition::new(0, 50));
+        resumed.resume(Some((session, ())), &at(0, 50));
         let resumed = reported(resumed, 50);
         assert_eq!((delivered(&resumed), resumed.len()), (20, 21));
+    }
+
+    /// Returns a place to continue from.
+    fn at(ordinal: u16, sequence: u64) -> ResumePoint {
+        ResumePoint {
+            next: SourcePosition::new(ordinal, sequence),
+            ..ResumePoint::default()
+        }
     }
 
     /// Returns the arbiter's name of the session.
@@ -697,7 +705,7 @@ mod tests {
             id[..10].copy_from_slice(session);
             (u128::from_le_bytes(id), ())
         });
-        mold.resume(id, SourcePosition::new(3, 100));
+        mold.resume(id, &at(3, 100));
         let mut reported = Reported::default();
         for (ms, payload) in packets {
             let received_at = Nanos::from_ms(*ms);

@@ -172,7 +172,15 @@ pub trait Decoder: Send {
     /// numbers nothing.
     fn session(&self) -> Option<FeedSession>;
 
-    /// Returns the number of packets of the source's sessions so far, on all lines.
+    /// Returns where a decoder of another format continues this source, in a session of its own; `None` if
+    /// nothing was followed yet.
+    fn place(&self) -> Option<ResumePoint>;
+
+    /// Returns the latest time at which the venue sent a packet of the session; 0 if it stamps none.
+    fn newest_sent_at(&self) -> u64;
+
+    /// Returns the number of packets of the source's sessions so far, on all lines. A heartbeat of another
+    /// session counts while none is open.
     fn packets(&self) -> u64;
 
     /// Returns the counts of a line; zeros for a line that does not exist.
@@ -189,19 +197,33 @@ pub struct FeedSession {
     pub id: u128,
     /// Its ordinal in positions.
     pub ordinal: u16,
+    /// The message before which it ends, once the venue has said so.
+    pub end_at: Option<u64>,
 }
 
 /// The facts of an earlier decoder with which another one continues.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResumePoint {
     /// The id of the session; `None` where the source goes on in another one, of another format.
     pub session: Option<u128>,
     /// The next position: every message before it was delivered or reported.
     pub next: SourcePosition,
+    /// The message before which the session ends, if the venue has said so.
+    pub end_at: Option<u64>,
+    /// The latest time at which the venue sent a packet of the session; 0 if unknown.
+    pub sent_at: u64,
     /// The instruments named so far.
     pub instruments: Vec<(u32, Symbol)>,
     /// The lowest id that no instrument can have, where the decoder assigns ids.
     pub next_id: u32,
+}
+
+impl ResumePoint {
+    /// Returns whether the venue has ended the session, and nothing of it is missing.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.end_at.is_some_and(|end| self.next.sequence() >= end)
+    }
 }
 
 /// Counts of one line, in messages unless stated otherwise.

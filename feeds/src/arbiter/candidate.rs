@@ -48,6 +48,8 @@ pub(super) struct Candidate {
     is_refuted: bool,
     /// Whether a heartbeat came right behind the messages.
     is_closed: bool,
+    /// Heartbeats among the packets that count as signs of life.
+    counted: u64,
     /// Its packets in order of arrival, and their length.
     packets: VecDeque<Held>,
     bytes: usize,
@@ -64,6 +66,7 @@ impl Candidate {
             in_its_row: 0,
             is_refuted: false,
             is_closed: false,
+            counted: 0,
             packets: VecDeque::new(),
             bytes: 0,
             brought_by: Vec::new(),
@@ -196,9 +199,11 @@ impl<P: Protocol> Arbiter<P> {
         let next = head.first;
         let is_candidates = |it: &Candidate| it.session == head.session;
         if self.candidate.as_ref().is_some_and(is_candidates) {
-            self.other_heartbeats += 1;
+            let is_counted = self.is_between_sessions();
+            self.other_heartbeats += u64::from(is_counted);
             let held = self.held(arrived, next, next);
             if let Some(candidate) = &mut self.candidate {
+                candidate.counted += u64::from(is_counted);
                 candidate.is_closed |= candidate.end() == Some(next);
                 candidate.push(held);
             }
@@ -269,13 +274,12 @@ impl<P: Protocol> Arbiter<P> {
         } else {
             self.change_session(&candidate, out);
         }
+        // From here on, they are packets of their lines.
+        self.other_heartbeats -= candidate.counted;
         for held in candidate.packets {
             if planted(ArbiterBug::SessionPacketsDropped) {
                 continue;
             }
-            // From here on, it is a packet of its line.
-            let is_heartbeat = held.end == held.first;
-            self.other_heartbeats = self.other_heartbeats.saturating_sub(is_heartbeat.into());
             self.take_held(held, out);
         }
     }

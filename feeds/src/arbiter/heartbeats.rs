@@ -72,7 +72,7 @@ impl<P: Protocol> Arbiter<P> {
         head: &PacketHead<P::Note>,
         out: &mut impl Listen<P>,
     ) {
-        self.other_heartbeats += 1;
+        self.other_heartbeats += u64::from(self.is_between_sessions());
         self.is_plain = false;
         let heartbeat = Heartbeat {
             session: head.session,
@@ -83,6 +83,12 @@ impl<P: Protocol> Arbiter<P> {
         if let Some(oldest) = self.heartbeats.push(heartbeat) {
             self.refuse_heartbeats([oldest], out);
         }
+    }
+
+    /// Returns whether no session is open, so that the heartbeat of another one is a sign of the source's
+    /// life. A stranger's must not hide that an open session is silent.
+    pub(super) const fn is_between_sessions(&self) -> bool {
+        self.session.is_none() || self.has_ended
     }
 
     /// Refuses the heartbeats after whose hold time the current session goes on; at the end, all.

@@ -53,7 +53,7 @@ use self::recent::Recent;
 use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
 use self::restart::{Claim, Restart};
 use crate::planted::{ArbiterBug, planted};
-use crate::source::{Incident, LineStats, Packet, PacketOrigin};
+use crate::source::{Incident, LineStats, Packet, PacketOrigin, ResumePoint};
 
 /// Ranges of lost messages remembered at most.
 const MISSED_MAX: usize = 4096;
@@ -98,7 +98,7 @@ pub struct Arbiter<P> {
     /// Packets sent shortly before this time are of the run before, which was left at this sequence.
     run_before: (u64, u64),
     claim: Claim,
-    /// Heartbeats of sessions that were not followed when they came.
+    /// Heartbeats of sessions that were not followed when they came, while no session was open.
     other_heartbeats: u64,
     is_unnumbered: bool,
     end_at: Option<u64>,
@@ -167,13 +167,41 @@ impl<P: Protocol> Arbiter<P> {
     /// Continues at `next`, before which everything was delivered, in a session with this note. Messages
     /// from there to the first packet are a gap, of unknown size where the session is over by then.
     /// Without a session, the first packet begins another one.
-    pub fn resume(&mut self, session: Option<(u128, P::Note)>, next: SourcePosition) {
+    pub fn resume(&mut self, session: Option<(u128, P::Note)>, at: &ResumePoint) {
         if let Some((session, note)) = session {
             self.protocol.follow(&note);
             self.session = Some(session);
         }
-        (self.ordinal, self.next) = (next.ordinal(), next.sequence());
-        self.is_resuming = true;
+        (self.ordinal, self.next) = (at.next.ordinal(), at.next.sequence());
+        (self.end_at, self.newest_sent_at) = (at.end_at, at.sent_at);
+        // The venue's own end leaves nothing to be heard of the session.
+        self.has_ended = at.is_over();
+        self.is_resuming = at.end_at.is_none();
+        self.announced = at.end_at.unwrap_or(0);
+    }
+
+    /// Returns the place of this source, for a decoder of another format: its next session goes on behind
+    /// it. `None` if there is none yet. Instruments are for the caller to add.
+    #[must_use]
+    pub(crate) fn place(&self) -> Option<ResumePoint> {
+        let is_begun = self.is_resuming || self.has_ended || self.ordinal > 0;
+        let has_delivered = self.lines.iter().any(|line| line.stats.first > 0);
+        (is_begun || has_delivered).then(|| ResumePoint {
+            next: self.next_position(),
+            ..ResumePoint::default()
+        })
+    }
+
+    /// Returns the message before which the session ends, if the venue has said so.
+    #[must_use]
+    pub const fn end_at(&self) -> Option<u64> {
+        self.end_at
+    }
+
+    /// Returns the latest time at which the venue sent a packet of the session; 0 if it stamps none.
+    #[must_use]
+    pub const fn newest_sent_at(&self) -> u64 {
+        self.newest_sent_at
     }
 
     /// Returns the session that is being followed.
@@ -219,7 +247,7 @@ impl<P: Protocol> Arbiter<P> {
     }
 
     /// Returns the number of packets of the source's sessions so far, on all lines. Heartbeats of a
-    /// session that has not begun are among them.
+    /// session that has not begun are among them, unless another one is open.
     #[must_use]
     pub fn packets(&self) -> u64 {
         let of_lines: u64 = self.lines.iter().map(|line| line.stats.packets).sum();

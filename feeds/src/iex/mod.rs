@@ -41,6 +41,8 @@ struct Normaliser {
     instruments: Instruments,
     counts: MessageCounts,
     batch: RecordBatch,
+    /// The place behind the message with which the venue ended a session last.
+    end: Option<SourcePosition>,
 }
 
 impl Default for IexDecoder {
@@ -162,6 +164,7 @@ impl Normaliser {
         }
         sink.message(place.position, &self.batch);
         if matches!(message, IexMessage::SystemEvent(event) if event.event == END_OF_MESSAGES) {
+            self.end = Some(place.position.plus(1));
             sink.incident(Incident::EndOfSession);
         }
     }
@@ -207,14 +210,37 @@ impl Decoder for IexDecoder {
 
     fn resume(&mut self, at: &ResumePoint) {
         let session = at.session.map(transport::from_session_id);
-        self.arbiter.resume(session, at.next);
+        self.arbiter.resume(session, at);
         (self.normaliser.instruments).resume(&at.instruments, at.next_id);
+        let end = at
+            .end_at
+            .map(|end| SourcePosition::new(at.next.ordinal(), end));
+        self.normaliser.end = end;
     }
 
     fn session(&self) -> Option<FeedSession> {
         let ordinal = self.arbiter.next_position().ordinal();
         let id = (self.arbiter.protocol()).session_id(self.arbiter.session()?)?;
-        Some(FeedSession { id, ordinal })
+        let end = self.normaliser.end.filter(|at| at.ordinal() == ordinal);
+        let end_at = end.map(SourcePosition::sequence);
+        Some(FeedSession {
+            id,
+            ordinal,
+            end_at,
+        })
+    }
+
+    fn place(&self) -> Option<ResumePoint> {
+        let (instruments, next_id) = self.normaliser.instruments.known();
+        Some(ResumePoint {
+            instruments,
+            next_id,
+            ..self.arbiter.place()?
+        })
+    }
+
+    fn newest_sent_at(&self) -> u64 {
+        self.arbiter.newest_sent_at()
     }
 
     fn packets(&self) -> u64 {

@@ -159,14 +159,31 @@ impl Decoder for ItchDecoder {
     }
 
     fn resume(&mut self, at: &ResumePoint) {
-        self.arbiter.resume(at.session.map(|id| (id, ())), at.next);
+        self.arbiter.resume(at.session.map(|id| (id, ())), at);
         self.normaliser.resume(&at.instruments);
     }
 
     fn session(&self) -> Option<FeedSession> {
         let ordinal = self.arbiter.next_position().ordinal();
         let id = self.arbiter.session()?;
-        (self.arbiter.is_numbered()).then_some(FeedSession { id, ordinal })
+        let end_at = self.arbiter.end_at();
+        (self.arbiter.is_numbered()).then_some(FeedSession {
+            id,
+            ordinal,
+            end_at,
+        })
+    }
+
+    fn place(&self) -> Option<ResumePoint> {
+        Some(ResumePoint {
+            // Ids are the venue's locates, of 16 bits.
+            next_id: 1 << 16,
+            ..self.arbiter.place()?
+        })
+    }
+
+    fn newest_sent_at(&self) -> u64 {
+        self.arbiter.newest_sent_at()
     }
 
     fn packets(&self) -> u64 {

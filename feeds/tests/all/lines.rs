@@ -13,7 +13,7 @@ use tickcast_feeds::arbiter::{
 use tickcast_feeds::capture::Capture;
 use tickcast_feeds::itch::messages::ItchMessage;
 use tickcast_feeds::moldudp64::MoldUdp64;
-use tickcast_feeds::source::{Incident, Packet};
+use tickcast_feeds::source::{Incident, Packet, ResumePoint};
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
@@ -314,6 +314,13 @@ fn mold(session: u8, first: u64, messages: u16) -> Vec<u8> {
     bytes
 }
 
+/// Returns the end of a session behind its messages.
+fn mold_end(session: u8, next: u64) -> Vec<u8> {
+    let mut bytes = mold(session, next, 0);
+    bytes[18..20].copy_from_slice(&u16::MAX.to_be_bytes());
+    bytes
+}
+
 /// Lines of MoldUDP64 and all that their arbiter returned.
 struct Feed {
     arbiter: Arbiter<MoldUdp64>,
@@ -410,15 +417,20 @@ fn line_far_behind_with_heartbeats_restarts_no_count() {
 }
 
 #[test]
-fn heartbeat_of_next_session_is_a_sign_of_life() {
+fn heartbeat_of_next_session_is_life_once_the_last_ended() {
     let mut feed = Feed::new(1, Holding::NONE);
     feed.packet(0, 0, &mold(1, 1, 1));
+    let before = feed.arbiter.packets();
+    feed.packet(0, 0, &mold(9, 1, 0));
+    assert_eq!(feed.arbiter.packets(), before, "a stranger's");
+    feed.packet(0, 0, &mold_end(1, 2));
     let before = feed.arbiter.packets();
     for heartbeats in 1..=3 {
         feed.packet(0, 0, &mold(2, 1, 0));
         assert_eq!(feed.arbiter.packets(), before + heartbeats);
     }
-    assert_eq!(feed.reported.incidents, [], "the session has not begun");
+    let end = [Incident::EndOfSession];
+    assert_eq!(feed.reported.incidents, end, "the next one has not begun");
 }
 
 #[test]
@@ -654,9 +666,9 @@ fn heartbeat_of_a_candidate_announces_its_messages() {
     feed.packet(0, 10, &mold(2, 1, 1));
     feed.packet(0, 1_000_010, &mold(2, 4, 0));
     feed.packet(0, 2_000_010, &mold(2, 4, 0));
-    assert_eq!(feed.arbiter.packets(), 1 + 2, "they are a sign of life");
+    assert_eq!(feed.arbiter.packets(), 1, "the open session is silent");
     feed.poll(2_500_010);
-    assert_eq!(feed.arbiter.packets(), 1 + 3);
+    assert_eq!(feed.arbiter.packets(), 1 + 3, "the new one was alive");
     feed.poll(3_000_000);
     assert_eq!(feed.sequences(), [1, 1]);
     assert_eq!(losses(&feed), (vec![(1, 2, 2)], 0));
@@ -1755,8 +1767,11 @@ fn restart_after_resumption_waits_for_stragglers() {
         let Ok((head, _)) = MoldUdp64::new(|_| true).read(&mold(1, 1, 1)) else {
             panic!("a packet");
         };
-        let next = SourcePosition::new(4, 10);
-        feed.arbiter.resume(Some((head.session, ())), next);
+        let at = ResumePoint {
+            next: SourcePosition::new(4, 10),
+            ..ResumePoint::default()
+        };
+        feed.arbiter.resume(Some((head.session, ())), &at);
         for at_us in [0, 100_000] {
             feed.packet(0, at_us, &mold(1, first, messages));
         }

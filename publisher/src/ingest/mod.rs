@@ -2,11 +2,15 @@
 //! decoded, and the results are counted.
 
 pub(crate) mod announced;
+mod auto_format;
 mod awaited;
 mod live;
+mod live_line;
 pub(crate) mod queue;
+mod read_clock;
 pub(crate) mod record_socket;
 mod silence;
+mod unrecognised;
 
 use std::net::SocketAddrV4;
 use std::sync::Arc;
@@ -215,7 +219,7 @@ impl Input {
             Packets::Udp(live) => {
                 let lines = live.lines.iter();
                 lines
-                    .filter_map(|line| line.receiver.local_address())
+                    .filter_map(|line| line.socket.local_address())
                     .collect()
             }
             _ => Vec::new(),
@@ -228,8 +232,7 @@ impl Input {
         match &self.packets {
             Packets::Udp(live) => {
                 let lines = live.lines.iter();
-                let warnings = lines.flat_map(|line| line.receiver.warnings());
-                warnings.map(ToString::to_string).collect()
+                lines.flat_map(|line| line.socket.warnings()).collect()
             }
             _ => Vec::new(),
         }
@@ -521,7 +524,7 @@ impl Input {
                 }
                 let sum = |of: fn(&ReceiveStats) -> u64| {
                     let lines = live.lines.iter();
-                    lines.map(|line| of(line.receiver.stats())).sum()
+                    lines.map(|line| line.socket.count(of)).sum()
                 };
                 counters
                     .source_kernel_dropped

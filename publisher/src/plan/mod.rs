@@ -465,6 +465,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                     let at = format!("{at}.lines");
                     return Err(ConfigError::value(at, input.lines.len(), remedy));
                 }
+                let mut missing = Vec::new();
                 for (index, line) in input.lines.iter().enumerate() {
                     let at = format!("{at}.lines[{index}]");
                     if line.listen.ip().is_multicast() && line.listen.port() == 0 {
@@ -473,8 +474,17 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                         return Err(ConfigError::value(at, line.listen, remedy));
                     }
                     let interface = line.interface.as_ref().unwrap_or(&config.interface);
-                    resolve(interface, &format!("{at}.interface"))?;
+                    missing.extend(resolve(interface, &format!("{at}.interface")).err());
                 }
+                // Beside others, such a line is tried again while they carry the feed.
+                if missing.len() == input.lines.len() {
+                    return Err(missing.swap_remove(0));
+                }
+                warnings.extend(
+                    missing
+                        .iter()
+                        .map(|error| format!("{error}; the other lines carry the feed")),
+                );
                 (None, input.trade_date.as_deref())
             }
             InputConfig::Records(input) => {

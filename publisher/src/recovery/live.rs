@@ -128,6 +128,8 @@ fn resumed_source(
     let at = ResumePoint {
         session: Some(session.id),
         next: last.plus(1),
+        end_at: session.end_at,
+        sent_at: facts.sent_at,
         instruments: instruments.collect(),
         next_id,
     };

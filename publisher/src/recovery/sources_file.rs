@@ -16,6 +16,7 @@ use tickcast_feeds::source::FeedSession;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::types::{Epoch, Sequence, SourceId, SourcePosition};
 use tickcast_transport::host::files::{DirectoryEntry, Readers};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::PublisherError;
 use crate::state::source_memory::{NAMES_MAX, SourceFacts};
@@ -36,6 +37,9 @@ const SYMBOL_LEN_MAX: usize = 71;
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourcesFile {
+    /// The XXH3 hash of the file without it, as a number. Damage must not move a source's place.
+    #[serde(default)]
+    check: u64,
     /// The epoch of the ids and ordinals.
     epoch: Epoch,
     /// The last sequence of each channel of which everything is here.
@@ -52,6 +56,12 @@ struct KeptSource {
     /// Its session, 32 hexadecimal digits.
     session: String,
     ordinal: u16,
+    /// The message before which it ends, once the venue has said so.
+    #[serde(default)]
+    end_at: Option<u64>,
+    /// The latest time at which the venue sent a packet of it; 0 if it stamps none.
+    #[serde(default)]
+    sent_at: u64,
     /// Each message up to here is sealed, or was for no channel.
     settled: SourcePosition,
     /// Ids and symbols, in the order of naming.
@@ -74,6 +84,8 @@ impl KeptSource {
             format: facts.session.map(|(format, _)| format.to_string()),
             session: session.map_or_else(String::new, |it| format!("{:032x}", it.id)),
             ordinal: session.map_or(0, |it| it.ordinal),
+            end_at: session.and_then(|it| it.end_at),
+            sent_at: facts.sent_at,
             settled: facts.settled,
             names: names.collect(),
             next_id: facts.next_id,
@@ -122,6 +134,9 @@ impl SourcesFile {
         let text = text.ok_or(NotKept::Missing)?;
         let kept: Self =
             serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))?;
+        if kept.check != kept.hash() {
+            return Err(unreadable("it is damaged: its hash is another".to_owned()));
+        }
         if kept.epoch != epoch {
             let (path, found) = (path.to_owned(), kept.epoch);
             return Err(NotKept::Epoch { path, found });
@@ -149,9 +164,15 @@ impl SourcesFile {
         if kept.is_full || kept.names.len() > NAMES_MAX || !kept.names.iter().all(is_possible) {
             return Err(NotKept::Names);
         }
-        let ordinal = kept.ordinal;
+        let (ordinal, end_at) = (kept.ordinal, kept.end_at);
+        let session = FeedSession {
+            id,
+            ordinal,
+            end_at,
+        };
         let mut facts = SourceFacts::default();
-        facts.session = Some((format, FeedSession { id, ordinal }));
+        facts.session = Some((format, session));
+        facts.sent_at = kept.sent_at;
         facts.settled = kept.settled;
         facts.next_id = kept.next_id;
         (facts.unnamed, facts.lost_at) = (kept.unnamed, kept.lost_at);
@@ -162,12 +183,25 @@ impl SourcesFile {
         Ok(facts)
     }
 
-    /// Returns the bytes of the file.
+    /// Returns the hash of everything but the hash.
+    fn hash(&self) -> u64 {
+        let without = Self {
+            check: 0,
+            ..self.clone()
+        };
+        serde_json::to_vec(&without).map_or(0, |bytes| xxh3_64(&bytes))
+    }
+
+    /// Returns the bytes of the file, with their hash.
     ///
     /// # Errors
     /// Returns the reason if no later publisher would read them.
-    fn to_bytes(&self) -> io::Result<Vec<u8>> {
-        let bytes = serde_json::to_vec(self)?;
+    pub(super) fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let checked = Self {
+            check: self.hash(),
+            ..self.clone()
+        };
+        let bytes = serde_json::to_vec(&checked)?;
         match bytes.len() as u64 {
             len if len > FILE_LEN_MAX => Err(io::Error::other(format!(
                 "the instruments need {len} bytes, and {FILE_LEN_MAX} are allowed"
@@ -273,6 +307,7 @@ impl SourcesKeeper {
             return Ok(());
         }
         let kept = SourcesFile {
+            check: 0,
             epoch: self.kept.epoch,
             complete_to: sealed.into_iter().map(|(id, it, _)| (id, it)).collect(),
             sources: (self.facts.iter())
@@ -303,7 +338,16 @@ mod tests {
     fn kept() -> SourcesFile {
         let (id, ordinal) = (u128::MAX - 5, 2);
         let mut facts = SourceFacts::default();
-        facts.session = Some((Format::IexTp, FeedSession { id, ordinal }));
+        let end_at = Some(12);
+        facts.session = Some((
+            Format::IexTp,
+            FeedSession {
+                id,
+                ordinal,
+                end_at,
+            },
+        ));
+        facts.sent_at = 77;
         (facts.unnamed, facts.next_id) = (4, 3);
         facts.lost_at = SourcePosition::new(1, 5);
         facts.settled = SourcePosition::new(2, 8);
@@ -312,6 +356,7 @@ mod tests {
             facts.name(&Instrument { id, symbol });
         }
         SourcesFile {
+            check: 0,
             epoch: EPOCH,
             complete_to: BTreeMap::from([(1, Sequence(9))]),
             sources: BTreeMap::from([(SOURCE.0, KeptSource::of(&facts))]),
@@ -328,7 +373,7 @@ mod tests {
 
     #[test]
     fn kept_facts_return_from_file() {
-        let text = serde_json::to_vec(&kept()).unwrap();
+        let text = kept().to_bytes().unwrap();
         let facts = found(&text).unwrap();
         assert_eq!(KeptSource::of(&facts), kept().sources[&SOURCE.0]);
         let symbols: Vec<_> = facts.instruments().map(|it| (it.id, &*it.symbol)).collect();
@@ -372,15 +417,27 @@ mod tests {
 
     #[test]
     fn damaged_file_of_sources_gives_reason_never_facts() {
-        let text = serde_json::to_vec(&kept()).unwrap();
+        let text = kept().to_bytes().unwrap();
         for len in 0..text.len() {
             let found = found(&text[..len]);
             assert!(matches!(found, Err(NotKept::Unreadable { .. })), "{len}");
         }
+        // Another digit or letter: the file may still be one, and its place another.
+        for at in 0..text.len() {
+            for bit in [1, 2] {
+                let mut damaged = text.clone();
+                damaged[at] ^= bit;
+                let found = found(&damaged);
+                assert!(
+                    matches!(found, Err(NotKept::Unreadable { .. })),
+                    "{at}: {found:?}"
+                );
+            }
+        }
         let edited = |edit: fn(&mut SourcesFile)| {
             let mut other = kept();
             edit(&mut other);
-            found(&serde_json::to_vec(&other).unwrap()).unwrap_err()
+            found(&other.to_bytes().unwrap()).unwrap_err()
         };
         assert!(matches!(
             edited(|it| it.epoch = Epoch(6)),
@@ -398,7 +455,7 @@ mod tests {
         ] {
             let mut other = kept();
             spoil(other.sources.get_mut(&SOURCE.0).unwrap());
-            let found = found(&serde_json::to_vec(&other).unwrap());
+            let found = found(&other.to_bytes().unwrap());
             assert_eq!(found, Err(NotKept::Session));
         }
         for spoil in [
@@ -409,7 +466,7 @@ mod tests {
         ] {
             let mut other = kept();
             spoil(other.sources.get_mut(&SOURCE.0).unwrap());
-            let found = found(&serde_json::to_vec(&other).unwrap());
+            let found = found(&other.to_bytes().unwrap());
             assert_eq!(found, Err(NotKept::Names));
         }
     }

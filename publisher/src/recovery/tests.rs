@@ -13,6 +13,7 @@ use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent};
 
 use super::*;
 use crate::plan::Plan;
+use crate::recovery::sources_file::SourcesFile;
 
 /// The files that outlive a publisher.
 struct Left {
@@ -428,8 +429,11 @@ fn live_of(format: &str) -> (Left, Value) {
 }
 
 impl Left {
+    /// Writes the file with its hash, if it can be one.
     fn write_sources(&self, file: &Value) {
-        fs::write(self.sources(), file.to_string()).unwrap();
+        let read: Result<SourcesFile, _> = serde_json::from_value(file.clone());
+        let bytes = read.map_or_else(|_| file.to_string().into(), |it| it.to_bytes().unwrap());
+        fs::write(self.sources(), bytes).unwrap();
     }
 
     fn sources(&self) -> PathBuf {

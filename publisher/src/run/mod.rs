@@ -580,6 +580,14 @@ mod tests {
             None
         }
 
+        fn place(&self) -> Option<ResumePoint> {
+            None
+        }
+
+        fn newest_sent_at(&self) -> u64 {
+            0
+        }
+
         fn packets(&self) -> u64 {
             0
         }
@@ -755,7 +763,14 @@ mod tests {
                 let sealed = [0, 1].map(|at: usize| shared.channels[at].ring.sealed());
                 let (mut to, _service) = opened.inline().unwrap();
                 let memory = shared.sources[0].memory.get().unwrap();
-                memory.follow(format, Some(FeedSession { id: 5, ordinal: 0 }));
+                memory.follow(
+                    format,
+                    Some(FeedSession {
+                        id: 5,
+                        ordinal: 0,
+                        end_at: None,
+                    }),
+                );
                 let path = SourcesFile::path(state.path(), "test");
                 let keep = || SourcesKeeper::new(path.clone(), shared.clone()).keep();
                 keep().unwrap();

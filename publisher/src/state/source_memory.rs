@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tickcast_feeds::source::FeedSession;
@@ -21,6 +21,8 @@ pub(crate) struct SourceMemory {
     facts: Mutex<SourceFacts>,
     /// As [`SourceFacts::settled`].
     settled: AtomicU64,
+    /// As [`SourceFacts::sent_at`].
+    sent_at: AtomicU64,
 }
 
 /// The facts of one source.
@@ -42,6 +44,8 @@ pub(crate) struct SourceFacts {
     pub(crate) lost_at: SourcePosition,
     /// Each message up to here is sealed, or was for no channel.
     pub(crate) settled: SourcePosition,
+    /// The latest time at which the venue sent a packet of the session; 0 if it stamps none.
+    pub(crate) sent_at: u64,
     /// Whether more instruments were named than are remembered.
     pub(crate) is_full: bool,
 }
@@ -116,9 +120,11 @@ impl SourceMemory {
     /// Creates a memory of these facts.
     pub(crate) const fn new(facts: SourceFacts) -> Self {
         let settled = AtomicU64::new(facts.settled.0);
+        let sent_at = AtomicU64::new(facts.sent_at);
         Self {
             facts: Mutex::new(facts),
             settled,
+            sent_at,
         }
     }
 
@@ -149,11 +155,18 @@ impl SourceMemory {
         self.settled.store(at.0, Release);
     }
 
+    /// Records the latest time at which the venue sent a packet of the session.
+    #[inline]
+    pub(crate) fn send(&self, at: u64) {
+        self.sent_at.store(at, Relaxed);
+    }
+
     /// Copies what has changed since the last call to `into`, and returns whether anything has, apart
-    /// from the position up to which messages are settled.
+    /// from the position up to which messages are settled, and the venue's time.
     pub(crate) fn update(&self, into: &mut SourceFacts) -> bool {
         // Read first: whatever it covers was named before.
         into.settled = SourcePosition(self.settled.load(Acquire));
+        into.sent_at = self.sent_at.load(Relaxed);
         into.update(&self.facts())
     }
 
@@ -186,7 +199,11 @@ mod tests {
         let last: Vec<_> = copy.instruments().cloned().collect();
         assert_eq!(last, [named(8, "B"), named(7, "C")]);
         memory.lose(SourcePosition::new(0, 4), 3);
-        let session = FeedSession { id: 1, ordinal: 2 };
+        let session = FeedSession {
+            id: 1,
+            ordinal: 2,
+            end_at: None,
+        };
         memory.follow(Format::IexTp, Some(session));
         assert!(memory.update(&mut copy));
         assert_eq!(

@@ -21,8 +21,8 @@ const START_LEN: u64 = FILE_HEAD_LEN as u64;
 /// The files and the page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Interval logs (HdrHistogram log 1.3), JSON summaries and journals, in any order. Two logs are compared,
-    /// and so are two summaries. Journals give an account of each loss.
+    /// Interval logs (HdrHistogram log 1.3), JSON summaries and journals, in any order. Two logs are
+    /// compared, and so are two summaries. Journals give an account of each loss.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Write the page to this file.
@@ -41,8 +41,8 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 3] = [Self::Log, Self::Summary, Self::Journal];
 
-    /// Returns the kind of a file by its first bytes. A file of another kind counts as a log, whose reader says
-    /// what is wrong with it.
+    /// Returns the kind of a file by its first bytes. A file of another kind counts as a log, whose reader
+    /// says what is wrong with it.
     fn of(path: &Path) -> Result<Self, ToolError> {
         let mut start = Vec::new();
         let read = open_regular(path)?.take(START_LEN).read_to_end(&mut start);
@@ -73,9 +73,8 @@ impl Kind {
 
 /// Writes the page, and says so on standard error.
 ///
-/// # Errors
-/// Returns [`ToolError`] if a file can't be read, a log has no interval, there are three logs or summaries, or
-/// the page can't be written.
+/// # Errors Returns [`ToolError`] if a file can't be read, a log has no interval, there are three logs or
+/// summaries, or the page can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, ToolError> {
     check_writable(&args.out)?;
     let mut of_kind = Kind::ALL.map(|_| Vec::new());

@@ -812,6 +812,7 @@ fn resumed(killed: &IexDecoder, next: u64, next_id: u32) -> IexDecoder {
         next: SourcePosition::new(session.ordinal, next),
         instruments: instruments.map(|(symbol, id)| (id, symbol)).collect(),
         next_id,
+        ..ResumePoint::default()
     });
     decoder
 }

@@ -1020,6 +1020,7 @@ fn resumed_itch_decoder_knows_names_and_no_orders() {
         next: SourcePosition::new(session.ordinal, 2),
         instruments: vec![(7, Symbol(*b"ZVZZT   ")), (70_000, Symbol(*b"A       "))],
         next_id: 1,
+        ..ResumePoint::default()
     });
     assert_eq!(resumed.session(), Some(session));
     let mut reported = Recorded::default();
