@@ -131,8 +131,9 @@ impl<P: Protocol> Arbiter<P> {
         }
     }
 
-    /// Drops all packets far ahead.
+    /// Drops all packets far ahead, and one behind the end.
     pub(super) fn drop_far(&mut self, out: &mut impl Listen<P>) {
+        self.drop_behind_end(out);
         for held in std::mem::take(&mut self.far).packets {
             self.drop_held(held, FAR_AHEAD, out);
         }

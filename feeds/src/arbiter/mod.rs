@@ -14,6 +14,7 @@
 //! - Sequences are never reused in a session. A venue that restarts its count says so by messages that
 //!   continue repeated heartbeats below the next sequence, or by the time at which it sent them. After a
 //!   resumption, packets below the next sequence say so once the slower lines can't be the cause.
+//! - A session that has ended goes on only where two packets say so.
 //! - A session that begins with sequence 0 comes from a converter that numbers nothing. Its packets
 //!   are numbered in order of arrival.
 
@@ -21,6 +22,7 @@ mod beginning;
 mod candidate;
 mod contents;
 mod doubt;
+mod ended;
 mod far;
 mod heartbeats;
 mod holding;
@@ -33,6 +35,7 @@ mod ranges;
 mod recent;
 mod refused;
 mod restart;
+mod resumption;
 
 use std::net::Ipv4Addr;
 
@@ -53,7 +56,7 @@ use self::recent::Recent;
 use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
 use self::restart::{Claim, Restart};
 use crate::planted::{ArbiterBug, planted};
-use crate::source::{Incident, LineStats, Packet, PacketOrigin, ResumePoint};
+use crate::source::{Incident, LineStats, Packet, PacketOrigin};
 
 /// Ranges of lost messages remembered at most.
 const MISSED_MAX: usize = 4096;
@@ -103,6 +106,8 @@ pub struct Arbiter<P> {
     is_unnumbered: bool,
     end_at: Option<u64>,
     has_ended: bool,
+    /// Packets with messages behind the end.
+    behind_end: Vec<Held>,
 }
 
 /// A packet in the arbiter's terms.
@@ -161,35 +166,8 @@ impl<P: Protocol> Arbiter<P> {
             is_unnumbered: false,
             end_at: None,
             has_ended: false,
+            behind_end: Vec::new(),
         }
-    }
-
-    /// Continues at `next`, before which everything was delivered, in a session with this note. Messages
-    /// from there to the first packet are a gap, of unknown size where the session is over by then.
-    /// Without a session, the first packet begins another one.
-    pub fn resume(&mut self, session: Option<(u128, P::Note)>, at: &ResumePoint) {
-        if let Some((session, note)) = session {
-            self.protocol.follow(&note);
-            self.session = Some(session);
-        }
-        (self.ordinal, self.next) = (at.next.ordinal(), at.next.sequence());
-        (self.end_at, self.newest_sent_at) = (at.end_at, at.sent_at);
-        // The venue's own end leaves nothing to be heard of the session.
-        self.has_ended = at.is_over();
-        self.is_resuming = at.end_at.is_none();
-        self.announced = at.end_at.unwrap_or(0);
-    }
-
-    /// Returns the place of this source, for a decoder of another format: its next session goes on behind
-    /// it. `None` if there is none yet. Instruments are for the caller to add.
-    #[must_use]
-    pub(crate) fn place(&self) -> Option<ResumePoint> {
-        let is_begun = self.is_resuming || self.has_ended || self.ordinal > 0;
-        let has_delivered = self.lines.iter().any(|line| line.stats.first > 0);
-        (is_begun || has_delivered).then(|| ResumePoint {
-            next: self.next_position(),
-            ..ResumePoint::default()
-        })
     }
 
     /// Returns the message before which the session ends, if the venue has said so.
@@ -332,6 +310,7 @@ impl<P: Protocol> Arbiter<P> {
             self.confirm_rerun(out);
             self.settle(true, out);
             self.settle_heartbeats(true, out);
+            self.drop_behind_end(out);
         }
         for line in &mut self.lines {
             line.owe(self.next);
@@ -449,6 +428,9 @@ impl<P: Protocol> Arbiter<P> {
             }
         }
         let (first, end) = (head.first, head.first + head.count);
+        if self.has_ended && head.count > 0 && end > self.next {
+            return self.hold_behind_end(arrived, &head, out);
+        }
         let is_believed = head.count == 0 && planted(ArbiterBug::FarHeartbeatBelieved);
         if self.is_far(first) && !is_believed {
             return self.hold_far(arrived, &head, out);
@@ -670,7 +652,8 @@ impl<P: Protocol> Arbiter<P> {
             && self.far.is_empty()
             && self.queue.rerun.is_empty()
             && !self.is_joining
-            && !self.is_resuming;
+            && !self.is_resuming
+            && !self.has_ended;
     }
 
     /// Releases what follows, and closes the gap before it when that is due (`is_over`: at once).
@@ -772,14 +755,6 @@ impl<P: Protocol> Arbiter<P> {
         }
         let next = self.next_position();
         out.incident(Incident::SequenceReset { next });
-    }
-
-    /// Reports that a run which was resumed went on unheard, up to an unknown message.
-    fn report_unknown_end(&mut self, out: &mut impl Listen<P>) {
-        if std::mem::take(&mut self.is_resuming) {
-            let (from, missing) = (self.next_position(), u64::MAX);
-            out.incident(Incident::Gap { from, missing });
-        }
     }
 
     /// Begins the source in another session, because none of its messages was delivered yet.

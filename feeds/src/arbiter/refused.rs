@@ -14,6 +14,10 @@ pub(super) const FAR_AHEAD: Incident =
 pub(super) const UNFOLLOWED: Incident =
     Incident::foreign("the heartbeat is of a session of which no message was taken");
 
+/// The incident of a packet with messages behind the end of its session, without its origin.
+pub(super) const BEHIND_END: Incident =
+    Incident::foreign("the packet lies behind the end of its session, and no other one follows it");
+
 /// Returns the incident, with the origin and receive time of a foreign packet.
 pub(super) const fn with_origin(of_packet: (PacketOrigin, Nanos), incident: Incident) -> Incident {
     let (origin, received_at) = of_packet;

@@ -434,6 +434,56 @@ fn heartbeat_of_next_session_is_life_once_the_last_ended() {
 }
 
 #[test]
+fn packet_behind_the_end_counts_once_another_follows() {
+    let ended = || {
+        let mut feed = Feed::new(2, Holding::RECORDED);
+        for line in [0, 1] {
+            feed.packet(line, 0, &mold(1, 1, 2));
+        }
+        feed.packet(0, 1, &mold_end(1, 3));
+        assert_eq!(
+            feed.reported.incidents.last(),
+            Some(&Incident::EndOfSession)
+        );
+        feed
+    };
+    // Line B's last packet has a damaged number, and comes twice.
+    let mut feed = ended();
+    for _ in 0..2 {
+        feed.packet(1, 2, &mold(1, 3, 2));
+    }
+    feed.packet(1, 3, &mold_end(1, 3));
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(feed.sequences(), [1, 2]);
+    assert_eq!(losses(&feed), (vec![], 2));
+    // The end was a damaged packet: the venue goes on.
+    let mut feed = ended();
+    feed.packet(0, 2, &mold(1, 3, 1));
+    assert_eq!(feed.sequences(), [1, 2], "it waits");
+    feed.packet(0, 3, &mold(1, 4, 1));
+    assert_eq!(feed.sequences(), [1, 2, 3, 4]);
+    feed.packet(0, 4, &mold(1, 5, 1));
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!((feed.sequences().len(), losses(&feed)), (5, (vec![], 0)));
+    // Both lines bring it.
+    let mut feed = ended();
+    for line in [0, 1] {
+        feed.packet(line, 2, &mold(1, 3, 1));
+    }
+    assert_eq!(feed.sequences(), [1, 2, 3]);
+    // Another session begins, and the packet is dropped before.
+    let mut feed = ended();
+    feed.packet(1, 2, &mold(1, 3, 1));
+    for first in [1, 2] {
+        feed.packet(0, 3, &mold(2, first, 1));
+        feed.packet(1, 3, &mold(2, first, 1));
+    }
+    feed.arbiter.finish(&mut feed.reported);
+    assert_eq!(feed.sequences(), [1, 2, 1, 2]);
+    assert_eq!(losses(&feed), (vec![], 1));
+}
+
+#[test]
 fn lone_packet_of_another_session_in_a_lull_is_foreign() {
     for format in Format::ALL {
         let beat_us = format.heartbeat_interval().0 / 1_000;
