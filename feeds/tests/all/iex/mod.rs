@@ -820,7 +820,11 @@ fn resumed(killed: &IexDecoder, next: u64, next_id: u32) -> IexDecoder {
 /// Decodes segments with a decoder that was resumed at this sequence of a stream of DEEP.
 fn run_resumed(next: u64, segments: &[Seg]) -> Recorded {
     let (killed, _) = run(&[Seg::deep(1, 1).bytes()]);
-    let mut decoder = resumed(&killed, next, 2);
+    run_with(resumed(&killed, next, 2), segments)
+}
+
+/// Decodes segments with a decoder.
+fn run_with(mut decoder: IexDecoder, segments: &[Seg]) -> Recorded {
     let mut recorded = Recorded::default();
     for (n, segment) in (0..).zip(segments) {
         let payload = &segment.bytes();
@@ -846,6 +850,83 @@ fn restarted_iex_count_after_resumption_is_another_run() {
         [old, unknown, reset(1, 1), gap(1, 1, 3)]
     );
     assert_eq!(recorded.positions(), [(1, 4), (1, 5)]);
+}
+
+#[test]
+fn resumed_iex_decoder_tells_old_copies_from_a_new_count() {
+    let (killed, _) = run(&[Seg::deep(1, 1).bytes()]);
+    let session = killed.session().unwrap();
+    let s = |seconds: u64| NOON + seconds * 1_000_000_000;
+    let resumed = |sent_at| {
+        let (count, holding) = (1, Format::IexTp.holding());
+        let mut decoder = IexDecoder::new(Instruments::default(), Lines { count, holding });
+        decoder.resume(&ResumePoint {
+            session: Some(session.id),
+            next: SourcePosition::new(0, 10),
+            sent_at,
+            ..ResumePoint::default()
+        });
+        assert_eq!(decoder.newest_sent_at(), sent_at);
+        decoder
+    };
+    let copy = [Seg::deep(1, 0).at(s(0)), Seg::deep(10, 1).at(s(61))];
+    let recorded = run_with(resumed(s(60)), &copy);
+    assert_eq!(
+        (recorded.incidents.len(), recorded.positions()),
+        (0, vec![(0, 10)])
+    );
+    let anew = [Seg::deep(1, 1).at(s(62)), Seg::deep(2, 1).at(s(62))];
+    let recorded = run_with(resumed(s(60)), &anew);
+    assert_eq!(recorded.incidents, [gap(0, 10, u64::MAX), reset(1, 1)]);
+    assert_eq!(recorded.positions(), [(1, 1), (1, 2)]);
+}
+
+#[test]
+fn end_of_iex_session_is_known_to_its_successor() {
+    let mut decoder = IexDecoder::default();
+    let mut recorded = Recorded::default();
+    let end = [b'S', b'C', 0, 0, 0, 0, 0, 0, 0, 0];
+    for messages in [
+        vec![level(b'8', 1, b"ZVZZT   ", 100, 10_0000)],
+        vec![end.to_vec()],
+    ] {
+        assert_eq!(decoder.session().and_then(|it| it.end_at), None);
+        let first = 1 + recorded.positions().len() as i64;
+        let payload = &Seg {
+            first,
+            ..Seg::of(messages)
+        }
+        .bytes();
+        let received_at = Nanos(NOON);
+        decoder.packet(
+            Packet {
+                received_at,
+                payload,
+            },
+            &mut recorded,
+        );
+    }
+    let session = decoder.session().unwrap();
+    assert_eq!(
+        (session.end_at, recorded.incidents),
+        (Some(3), vec![Incident::EndOfSession])
+    );
+    let mut next = IexDecoder::default();
+    next.resume(&ResumePoint {
+        session: Some(session.id),
+        next: SourcePosition::new(0, 3),
+        end_at: session.end_at,
+        ..ResumePoint::default()
+    });
+    assert_eq!(next.session(), Some(session));
+    let following = [1, 2].map(|first| Seg::deep(first, 1).session(SESSION + 1));
+    let recorded = run_with(next, &following);
+    let next = SourcePosition::new(1, 1);
+    assert_eq!(
+        recorded.incidents,
+        [Incident::SessionChange { next }],
+        "nothing is lost"
+    );
 }
 
 #[test]
