@@ -2,7 +2,7 @@
 //! owned descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Commands of the call (`enum bpf_cmd` of `linux/bpf.h`).
 const MAP_CREATE: u32 = 0;
@@ -279,9 +279,9 @@ unsafe impl Attributes for TestRun {}
 
 /// Runs a program on a packet of receive queue 0. Returns its verdict.
 #[cfg(test)]
-pub(crate) fn test_run(program: &impl AsFd, packet: &[u8]) -> io::Result<u32> {
+pub(crate) fn test_run(program: &impl AsRawFd, packet: &[u8]) -> io::Result<u32> {
     let mut attributes = TestRun {
-        program: program.as_fd().as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
         len_in: packet.len() as u32,
         bytes_in: packet.as_ptr().addr() as u64,
         repeat: 1,

@@ -110,3 +110,98 @@ fn key(group: SocketAddrV4) -> [u8; 8] {
     let [e, f, g, h] = port.to_ne_bytes();
     [a, b, c, d, e, f, g, h]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::test_run;
+    use crate::frame::samples::{GROUP, frame, sealed};
+    use crate::socket::XskSocket;
+
+    const PASS: u32 = program::PASS as u32;
+    const REDIRECT: u32 = program::REDIRECT as u32;
+    const SLOT: u32 = 3;
+
+    /// Returns the program with a group's entry and a socket for queue 0 of its slot. Returns `None` where this
+    /// host does not permit that.
+    fn steering() -> Option<(Steering, XskSocket)> {
+        let loaded = Steering::load(2, 8).and_then(|it| Ok((it, XskSocket::open()?)));
+        let (steering, socket) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                eprintln!("SKIPPED: this user may load no XDP program: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        steering.set_socket(SLOT, 0, socket.as_fd()).unwrap();
+        steering.insert(GROUP, SLOT).unwrap();
+        Some((steering, socket))
+    }
+
+    #[track_caller]
+    fn verdict(of: &Steering, packet: &[u8]) -> u32 {
+        test_run(&of.program, packet).unwrap()
+    }
+
+    #[test]
+    fn plain_udp_to_an_entry_is_redirected() {
+        let Some((it, _socket)) = steering() else {
+            return;
+        };
+        for len in [0, 1, 18, 1472] {
+            assert_eq!(verdict(&it, &frame(&vec![7; len])), REDIRECT, "{len}");
+        }
+        let mut unfragmented = frame(b"datagram");
+        unfragmented[crate::frame::AT_FRAGMENT] = 0;
+        assert_eq!(verdict(&it, &sealed(unfragmented)), REDIRECT);
+    }
+
+    #[test]
+    fn frames_of_any_other_kind_pass() {
+        use crate::frame::{AT_DESTINATION, AT_ETHERTYPE, AT_FRAGMENT, AT_PORT, AT_PROTOCOL};
+        let Some((it, _socket)) = steering() else {
+            return;
+        };
+        for (what, at, to) in [
+            ("VLAN", AT_ETHERTYPE, &[0x81, 0x00][..]),
+            ("ARP", AT_ETHERTYPE, &[0x08, 0x06]),
+            ("IPv6", AT_ETHERTYPE, &[0x86, 0xdd]),
+            ("options", crate::frame::AT_VERSION, &[0x46]),
+            ("first fragment", AT_FRAGMENT, &[0x20, 0]),
+            ("last fragment", AT_FRAGMENT, &[0, 9]),
+            ("far fragment", AT_FRAGMENT, &[0x1f, 0]),
+            ("reserved bit", AT_FRAGMENT, &[0x80, 0]),
+            ("TCP", AT_PROTOCOL, &[6]),
+            ("IGMP", AT_PROTOCOL, &[2]),
+            ("another group", AT_DESTINATION, &[239, 255, 7, 2]),
+            ("another port", AT_PORT, &7501u16.to_be_bytes()),
+        ] {
+            let mut packet = frame(b"datagram");
+            packet[at..at + to.len()].copy_from_slice(to);
+            assert_eq!(verdict(&it, &sealed(packet)), PASS, "{what}");
+        }
+        // Cut before the end of its headers.
+        for len in 14..42 {
+            assert_eq!(verdict(&it, &frame(b"")[..len]), PASS, "{len}");
+        }
+    }
+
+    #[test]
+    fn removed_or_socketless_group_passes() {
+        let Some((it, socket)) = steering() else {
+            return;
+        };
+        let packet = frame(b"datagram");
+        it.remove(GROUP).unwrap();
+        assert_eq!(verdict(&it, &packet), PASS);
+        it.remove(GROUP).unwrap();
+        // The slot before has no socket.
+        it.insert(GROUP, SLOT - 1).unwrap();
+        assert_eq!(verdict(&it, &packet), PASS);
+        it.insert(GROUP, SLOT).unwrap();
+        assert_eq!(verdict(&it, &packet), REDIRECT);
+        drop(socket);
+        assert_eq!(verdict(&it, &packet), PASS);
+    }
+}

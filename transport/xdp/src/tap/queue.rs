@@ -1,7 +1,6 @@
 //! One receive queue of an interface: the memory of its frames, and the ring that hands them to the kernel.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -106,27 +105,19 @@ impl Queue {
         Ok((socket, ring))
     }
 
-    /// Returns the bytes of a received frame, and the frame's own place. Returns `None` for bytes if the kernel's
-    /// description leads beyond the frame, or if the frame continues in another.
+    /// Returns the place of a received frame, and its bytes. Returns `None` for what the kernel's description can't
+    /// mean.
     #[inline]
     pub(super) fn frame(&self, descriptor: Descriptor) -> (Option<u64>, Option<&[u8]>) {
-        let (at, len) = (descriptor.at, u64::from(descriptor.len));
-        let first = at & !(self.frame_len as u64 - 1);
-        if first >= self.memory.len() as u64 {
-            return (None, None);
-        }
-        if descriptor.options != 0 || at - first + len > self.frame_len as u64 {
-            return (Some(first), None);
-        }
-        // SAFETY: `first` is the start of a frame within the memory, whose length is a multiple of `frame_len`, and
-        // the bytes end within that frame. The kernel wrote it before it produced the descriptor, and does not
-        // write it again before the frame is back in the fill ring, which ends the borrow: `Port::take` puts it
-        // there after its caller is done. Exercised by tests/veth/receiving.rs
-        // `datagrams_arrive_once_in_order_and_whole` and `tests::descriptors_beyond_their_frame_are_refused`.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.memory.as_ptr().add(at as usize), len as usize)
-        };
-        (Some(first), Some(bytes))
+        let (frame, bytes) = places(descriptor, self.memory.len(), self.frame_len);
+        let bytes = bytes.map(|(at, len)| {
+            // SAFETY: `places` found the bytes within one frame of the memory. The kernel wrote them before it
+            // produced the descriptor, and does not write again before the frame is back in the fill ring.
+            // `Port::take` puts it there after its caller is done, which ends the borrow. Exercised by
+            // tests/veth/receiving.rs `datagrams_arrive_once_in_order_and_whole`.
+            unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(at), len) }
+        });
+        (frame, bytes)
     }
 
     /// Hands frames to the kernel and clears the list, unless another thread does so now. Returns whether it did.
@@ -188,4 +179,59 @@ fn bind_when_free(mut bind: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         }
     }
     bind()
+}
+
+/// Returns the place of a descriptor's frame in a memory of `memory_len` bytes, and place and length of its bytes.
+/// Returns `None` for the frame if it lies outside, and for the bytes if they leave their frame or continue in
+/// another.
+#[inline]
+fn places(
+    descriptor: Descriptor,
+    memory_len: usize,
+    frame_len: usize,
+) -> (Option<u64>, Option<(usize, usize)>) {
+    let at = descriptor.at;
+    let frame = at & !(frame_len as u64 - 1);
+    if frame >= memory_len as u64 {
+        return (None, None);
+    }
+    let is_within = at - frame + u64::from(descriptor.len) <= frame_len as u64;
+    let is_whole = is_within && descriptor.options == 0;
+    let bytes = is_whole.then_some((at as usize, descriptor.len as usize));
+    (Some(frame), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(at: u64, len: u32, options: u32) -> (Option<u64>, Option<(usize, usize)>) {
+        places(Descriptor { at, len, options }, 4 * 2048, 2048)
+    }
+
+    #[test]
+    fn descriptors_beyond_their_frame_are_refused() {
+        assert_eq!(found(2048 + 278, 1500, 0), (Some(2048), Some((2326, 1500))));
+        assert_eq!(found(2048, 2048, 0), (Some(2048), Some((2048, 2048))));
+        assert_eq!(found(3 * 2048 + 2047, 1, 0), (Some(3 * 2048), Some((8191, 1))));
+        // Beyond the frame, though within the memory.
+        assert_eq!(found(2048 + 278, 1771, 0), (Some(2048), None));
+        assert_eq!(found(2048 + 278, u32::MAX, 0), (Some(2048), None));
+        // Continues in another frame.
+        assert_eq!(found(2048 + 278, 1500, 1), (Some(2048), None));
+        // Beyond the memory.
+        for at in [4 * 2048, u64::MAX, u64::MAX - 2047] {
+            assert_eq!(found(at, 0, 0), (None, None));
+        }
+    }
+
+    #[test]
+    fn datagram_begins_on_a_cache_line_of_its_frame() {
+        assert!((KERNEL_HEADROOM + HEADROOM + HEADERS_LEN).is_multiple_of(64));
+        assert!(room(2048) >= 1514);
+        assert_eq!(frame_len_for(1514), 2048);
+        assert_eq!(frame_len_for(room(2048)), 2048);
+        assert_eq!(frame_len_for(room(2048) + 1), 4096);
+        assert_eq!(frame_len_for(9014), 4096);
+    }
 }
