@@ -12,6 +12,7 @@ const PROG_LOAD: u32 = 5;
 #[cfg(test)]
 const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
+const LINK_DETACH: u32 = 34;
 
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
@@ -93,6 +94,11 @@ struct CreateLink {
     flags: u32,
 }
 
+#[repr(C)]
+struct DetachLink {
+    link: u32,
+}
+
 // SAFETY: the fields are those of `BPF_MAP_CREATE`, in order and without gaps. Exercised by
 // `steering::tests::plain_udp_to_an_entry_is_redirected`.
 unsafe impl Attributes for CreateMap {}
@@ -102,6 +108,8 @@ unsafe impl Attributes for Element {}
 unsafe impl Attributes for LoadProgram {}
 // SAFETY: as above, of `BPF_LINK_CREATE`.
 unsafe impl Attributes for CreateLink {}
+// SAFETY: as above, of `BPF_LINK_DETACH`.
+unsafe impl Attributes for DetachLink {}
 
 /// A map that programs and this process read and write.
 #[derive(Debug)]
@@ -228,6 +236,16 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, mode: u32) -> io::
     // SAFETY: `CreateLink` contains no address, and the result is a new descriptor. Exercised by
     // tests/veth/receiving.rs `datagrams_arrive_once_in_order_and_whole`.
     unsafe { Ok(OwnedFd::from_raw_fd(call(LINK_CREATE, &mut attributes)?)) }
+}
+
+/// Detaches the program of a link, even if a process that was forked meanwhile still has the descriptor.
+pub(crate) fn detach(link: &OwnedFd) -> io::Result<()> {
+    let mut attributes = DetachLink {
+        link: link.as_raw_fd() as u32,
+    };
+    // SAFETY: `DetachLink` contains no address. Exercised by tests/veth/frames.rs
+    // `interface_can_be_opened_again_at_once`.
+    unsafe { call(LINK_DETACH, &mut attributes) }.map(drop)
 }
 
 /// # Safety

@@ -102,12 +102,7 @@ impl XdpReceiverConfig {
     }
 }
 
-fn check_range(
-    field: &'static str,
-    value: usize,
-    min: usize,
-    max: usize,
-) -> Result<(), XdpError> {
+fn check_range(field: &'static str, value: usize, min: usize, max: usize) -> Result<(), XdpError> {
     if (min..=max).contains(&value) {
         Ok(())
     } else {
@@ -138,7 +133,10 @@ mod tests {
         assert!(config.source_specific && config.lines[0].senders.is_empty());
         assert_eq!((config.batch, config.memory_bytes), (64, 32 << 20));
         assert_eq!(config.frames(2048), 2048);
-        let unknown = TEXT.replace("\"datagram_len_max\"", "\"gro\": true, \"datagram_len_max\"");
+        let unknown = TEXT.replace(
+            "\"datagram_len_max\"",
+            "\"gro\": true, \"datagram_len_max\"",
+        );
         assert!(serde_json::from_str::<XdpReceiverConfig>(&unknown).is_err());
     }
 

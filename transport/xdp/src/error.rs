@@ -161,7 +161,10 @@ impl XdpError {
                 source,
             },
             Some(
-                libc::EAFNOSUPPORT | libc::ENOSYS | libc::EPROTONOSUPPORT | libc::ENOPROTOOPT
+                libc::EAFNOSUPPORT
+                | libc::ENOSYS
+                | libc::EPROTONOSUPPORT
+                | libc::ENOPROTOOPT
                 | libc::EOPNOTSUPP,
             ) => Self::Unsupported {
                 interface,
@@ -224,7 +227,10 @@ mod tests {
         ] {
             let source = io::Error::from_raw_os_error(errno);
             let text = XdpError::of("eth9", "open a socket", source).to_string();
-            assert!(text.contains(words) && text.contains("interface eth9"), "{text}");
+            assert!(
+                text.contains(words) && text.contains("interface eth9"),
+                "{text}"
+            );
         }
     }
 }

@@ -352,9 +352,8 @@ impl Aside {
         }
         // SAFETY: the words hold at least `bytes.len()` bytes, because callers pass at most `len_max`, and every byte
         // of a number is initialised. Exercised by `tests::unaligned_datagram_is_copied_to_an_aligned_place`.
-        let copied = unsafe {
-            std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), self.0.len() * 8)
-        };
+        let copied =
+            unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), self.0.len() * 8) };
         &copied[..bytes.len()]
     }
 }

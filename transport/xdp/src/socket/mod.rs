@@ -55,7 +55,12 @@ impl XskSocket {
         set_xdp_umem_fill_ring_size(&self.0, fill_len)?;
         set_xdp_umem_completion_ring_size(&self.0, COMPLETIONS)?;
         let offsets = xdp_mmap_offsets(&self.0)?;
-        FillRing::map(self.0.as_fd(), XDP_UMEM_PGOFF_FILL_RING, offsets.fr, fill_len)
+        FillRing::map(
+            self.0.as_fd(),
+            XDP_UMEM_PGOFF_FILL_RING,
+            offsets.fr,
+            fill_len,
+        )
     }
 
     /// Creates the ring of received frames.
@@ -73,12 +78,7 @@ impl XskSocket {
     }
 
     /// Binds to a receive queue, with the memory and the mode of a socket that is bound to it.
-    pub(crate) fn bind_beside(
-        &self,
-        interface: u32,
-        queue: u32,
-        owner: &Self,
-    ) -> io::Result<()> {
+    pub(crate) fn bind_beside(&self, interface: u32, queue: u32, owner: &Self) -> io::Result<()> {
         let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
         let address = SocketAddrXdpWithSharedUmem {
             addr: SocketAddrXdp::new(flags, interface, queue),

@@ -48,7 +48,11 @@ impl Ring {
             .len(bytes)
             .populate()
             .map_raw(socket.as_raw_fd())?;
-        let counters = [Some(offsets.producer), Some(offsets.consumer), offsets.flags];
+        let counters = [
+            Some(offsets.producer),
+            Some(offsets.consumer),
+            offsets.flags,
+        ];
         let is_within = |at: u64| at.is_multiple_of(4) && at + 4 <= bytes as u64;
         let is_valid = counters.into_iter().flatten().all(is_within);
         if !is_valid || !offsets.desc.is_multiple_of(8) || !len.is_power_of_two() {
@@ -193,9 +197,10 @@ impl FillRing {
     /// Returns whether the kernel asks for a call because it found the ring empty.
     #[inline]
     pub(crate) fn needs_wake_up(&self) -> bool {
-        let flags = self.0.flags.map_or(0, |at| {
-            self.0.counter(at).load(Ordering::Relaxed)
-        });
+        let flags = self
+            .0
+            .flags
+            .map_or(0, |at| self.0.counter(at).load(Ordering::Relaxed));
         flags & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0
     }
 
@@ -204,7 +209,11 @@ impl FillRing {
         let end = self.0.producer().load(Ordering::Acquire);
         let first = self.0.consumer().load(Ordering::Acquire);
         (0..end.wrapping_sub(first))
-            .map(|n| self.0.word(first.wrapping_add(n), 0).load(Ordering::Relaxed))
+            .map(|n| {
+                self.0
+                    .word(first.wrapping_add(n), 0)
+                    .load(Ordering::Relaxed)
+            })
             .collect()
     }
 }

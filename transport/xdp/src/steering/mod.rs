@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::bpf::{Map, MapKind, attach, load_program};
+use crate::bpf::{Map, MapKind, attach, detach, load_program};
 
 /// Flags of an attachment (`linux/if_link.h`).
 const GENERIC: u32 = 1 << 1;
@@ -24,10 +24,17 @@ pub enum XdpMode {
 /// An attached program. Dropping it detaches the program.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    _link: OwnedFd,
+    link: OwnedFd,
     pub(crate) mode: XdpMode,
     /// Why the driver can't run the program, if it can't.
     pub(crate) refused: Option<io::Error>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // A kernel before 5.9 has no such call, and detaches with the last descriptor.
+        let _ = detach(&self.link);
+    }
 }
 
 /// The program and its maps.
@@ -65,7 +72,7 @@ impl Steering {
             }
         };
         Ok(Attached {
-            _link: link,
+            link,
             mode,
             refused,
         })

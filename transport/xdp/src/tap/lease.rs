@@ -43,7 +43,9 @@ impl Lease {
             let (socket, ring) = queue
                 .open_beside(tap.index(), frames)
                 .map_err(|(what, source)| failed(what, source))?;
-            let set = tap.steering().set_socket(slot, queue.number(), socket.as_fd());
+            let set = tap
+                .steering()
+                .set_socket(slot, queue.number(), socket.as_fd());
             set.map_err(|source| failed("set a socket", source))?;
             lease.ports.push(Port::new(socket, ring, queue));
         }

@@ -63,7 +63,10 @@ impl Tap {
             let interface = name.clone();
             return Err(XdpError::Loopback { interface });
         }
-        if let Some(mtu) = interface.mtu.filter(|it| datagram_len + MTU_HEADERS_LEN > *it) {
+        if let Some(mtu) = interface
+            .mtu
+            .filter(|it| datagram_len + MTU_HEADERS_LEN > *it)
+        {
             return Err(XdpError::Mtu {
                 interface: name.clone(),
                 datagram_len,

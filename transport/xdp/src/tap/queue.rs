@@ -17,7 +17,7 @@ const HEADROOM: usize = (64 - (KERNEL_HEADROOM + HEADERS_LEN) % 64) % 64;
 /// The lengths that the kernel permits for frames.
 const FRAME_LENS: [usize; 2] = [2048, 4096];
 /// Attempts to bind, and the time between two. The kernel frees a closed queue on a thread of its own.
-const BIND_ATTEMPTS: u32 = 200;
+const BIND_ATTEMPTS: u32 = 1_000;
 const BIND_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Returns the shortest frame that holds an Ethernet frame of `len` bytes, or else the longest.
@@ -71,10 +71,14 @@ impl Queue {
         let receive = socket
             .receive_into(1)
             .map_err(step("create a ring of received frames"))?;
-        let all: Vec<u64> = (0..u64::from(frames)).map(|n| n * frame_len as u64).collect();
+        let all: Vec<u64> = (0..u64::from(frames))
+            .map(|n| n * frame_len as u64)
+            .collect();
         fill.put(&all);
         bind_when_free(|| socket.bind(interface, number)).map_err(step("bind to a queue"))?;
-        let zero_copy = socket.is_zero_copy().map_err(step("read a socket's mode"))?;
+        let zero_copy = socket
+            .is_zero_copy()
+            .map_err(step("read a socket's mode"))?;
         Ok(Self {
             socket,
             _receive: receive,
@@ -124,12 +128,9 @@ impl Queue {
     #[inline]
     pub(super) fn put(&self, frames: &mut Vec<u64>) -> bool {
         // locks: one attempt a poll, never one a datagram; a line that fails tries again at its next poll.
-        let is_free = self.is_filling.compare_exchange(
-            false,
-            true,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
+        let is_free =
+            self.is_filling
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         if is_free.is_err() {
             return false;
         }
@@ -213,7 +214,10 @@ mod tests {
     fn descriptors_beyond_their_frame_are_refused() {
         assert_eq!(found(2048 + 278, 1500, 0), (Some(2048), Some((2326, 1500))));
         assert_eq!(found(2048, 2048, 0), (Some(2048), Some((2048, 2048))));
-        assert_eq!(found(3 * 2048 + 2047, 1, 0), (Some(3 * 2048), Some((8191, 1))));
+        assert_eq!(
+            found(3 * 2048 + 2047, 1, 0),
+            (Some(3 * 2048), Some((8191, 1)))
+        );
         // Beyond the frame, though within the memory.
         assert_eq!(found(2048 + 278, 1771, 0), (Some(2048), None));
         assert_eq!(found(2048 + 278, u32::MAX, 0), (Some(2048), None));

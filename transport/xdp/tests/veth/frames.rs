@@ -163,10 +163,14 @@ fn frames_survive_a_close_under_traffic() {
             let mut closed = open(&config(&[GROUP_B])).unwrap();
             let before = kept.stats()[0].datagrams;
             let mut arrived = 0;
-            poll_until(&mut kept, |_| (), |it| {
-                arrived += closed.poll(Nanos(1), &mut |_| ()).unwrap();
-                arrived > 0 && it.stats()[0].datagrams > before
-            });
+            poll_until(
+                &mut kept,
+                |_| (),
+                |it| {
+                    arrived += closed.poll(Nanos(1), &mut |_| ()).unwrap();
+                    arrived > 0 && it.stats()[0].datagrams > before
+                },
+            );
         }
         is_over.store(true, relaxed);
     });

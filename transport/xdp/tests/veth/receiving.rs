@@ -46,7 +46,12 @@ fn datagrams_arrive_once_in_order_and_whole() {
     let stats = receiver.stats()[0];
     assert_eq!((stats.datagrams, stats.joins), (5_000, 1));
     assert_eq!(stats.bytes, (0..5_000).map(|n| len(n) as u64).sum::<u64>());
-    let dropped = (stats.buffer_drops, stats.malformed, stats.oversize, stats.unknown_senders);
+    let dropped = (
+        stats.buffer_drops,
+        stats.malformed,
+        stats.oversize,
+        stats.unknown_senders,
+    );
     assert_eq!(dropped, (0, 0, 0, 0));
     assert!(stats.batches <= stats.datagrams);
 }
@@ -139,7 +144,10 @@ fn datagrams_that_are_too_long_are_counted() {
     // Cut into fragments, which pass to the kernel.
     sender.send(GROUP_A, &datagram(9, 3_000));
     sender.send(GROUP_A, &datagram(7, 7));
-    let lens: Vec<_> = received(&mut receiver, 5).iter().map(|it| it.1.len()).collect();
+    let lens: Vec<_> = received(&mut receiver, 5)
+        .iter()
+        .map(|it| it.1.len())
+        .collect();
     assert_eq!(lens, [512, 0, 1, 512, 7]);
     assert_eq!(receiver.stats()[0].oversize, 2);
 }
@@ -210,7 +218,10 @@ fn descriptors_become_readable_with_a_datagram() {
     let sender = Sender::from(SENDER);
     let readable = |receiver: &tickcast_xdp::XdpReceiver, wait_s| {
         let fds = receiver.fds();
-        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let mut fds: Vec<_> = fds
+            .iter()
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
         let wait = Timespec {
             tv_sec: wait_s,
             tv_nsec: 0,
@@ -244,11 +255,16 @@ fn generic_mode_receives_where_the_driver_can_not() {
     let grant = receiver.grants().next().unwrap();
     assert_eq!(grant.mode, XdpMode::Generic);
     let warning = receiver.warnings()[0].to_string();
-    assert!(warning.contains("interface from") && warning.contains("no XDP program"), "{warning}");
+    assert!(
+        warning.contains("interface from") && warning.contains("no XDP program"),
+        "{warning}"
+    );
     // From the other end of a port, which the bridge hands up to its own device.
     let socket = UdpSocket::bind("10.77.1.1:0").unwrap();
     let index = socket2::SockRef::from(&socket);
-    index.set_multicast_if_v4(&Ipv4Addr::new(10, 77, 1, 1)).unwrap();
+    index
+        .set_multicast_if_v4(&Ipv4Addr::new(10, 77, 1, 1))
+        .unwrap();
     for n in 0..20 {
         socket.send_to(&datagram(n, 900), GROUP_A).unwrap();
     }

@@ -36,10 +36,16 @@ fn second_process_on_an_interface_is_refused() {
         return;
     };
     let mut second = Command::new(std::env::current_exe().unwrap());
-    second.args(["refusals::second_process_on_an_interface_is_refused", "--exact"]);
+    second.args([
+        "refusals::second_process_on_an_interface_is_refused",
+        "--exact",
+    ]);
     let output = second.env(SECOND, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -115,7 +121,10 @@ fn interfaces_that_can_not_serve_are_refused() {
         Err(error) => error,
         Ok(_) => panic!("it opened"),
     };
-    assert!(matches!(error, XdpError::TooLong { fits: 3_776, .. }), "{error}");
+    assert!(
+        matches!(error, XdpError::TooLong { fits: 3_776, .. }),
+        "{error}"
+    );
 }
 
 #[test]

@@ -15,7 +15,9 @@ const TRACED: &str = "TICKCAST_XDP_TRACED";
 
 /// Receives waiting datagrams of two lines between two calls of `getppid`. Returns `None` if there is no AF_XDP.
 fn receive_waiting() -> Option<u64> {
-    let mut receiver = open(&config(&[GROUP_A, GROUP_B]))?;
+    let mut config = config(&[GROUP_A, GROUP_B]);
+    config.memory_bytes = 32 << 20;
+    let mut receiver = open(&config)?;
     let sender = Sender::from(SENDER);
     // Read the kernel's counts, which are due at most once in 100 ms.
     receiver.poll(Nanos::from_secs(1), &mut |_| ()).unwrap();
@@ -29,12 +31,12 @@ fn receive_waiting() -> Option<u64> {
     until("all wait", || wait(0, &receiver) && wait(1, &receiver));
     let mut received = 0;
     let counted = allocation_counter::measure(|| {
-        rustix::process::getppid();
+        let _ = rustix::process::getppid();
         for n in 0..1_000 {
             let now = Nanos::from_secs(1).after(Nanos::from_us(n));
             received += receiver.poll(now, &mut |_| ()).unwrap() as u64;
         }
-        rustix::process::getppid();
+        let _ = rustix::process::getppid();
     });
     assert_eq!(counted.count_total, 0, "allocations");
     Some(received)
@@ -42,7 +44,9 @@ fn receive_waiting() -> Option<u64> {
 
 #[test]
 fn poll_in_steady_state_allocates_nothing() {
-    if enter(1) && let Some(received) = receive_waiting() {
+    if enter(1)
+        && let Some(received) = receive_waiting()
+    {
         assert_eq!(received, DATAGRAMS);
     }
 }
@@ -57,7 +61,10 @@ fn poll_in_steady_state_makes_no_system_call() {
     let mut traced = Command::new("strace");
     traced.args(["-f", "-o", "|cat >&2", "--"]);
     traced.arg(std::env::current_exe().unwrap());
-    traced.args(["steady::poll_in_steady_state_makes_no_system_call", "--exact"]);
+    traced.args([
+        "steady::poll_in_steady_state_makes_no_system_call",
+        "--exact",
+    ]);
     let Ok(output) = traced.env(TRACED, "1").output() else {
         eprintln!("SKIPPED: strace is not here, so system calls are not counted");
         return;
@@ -69,13 +76,18 @@ fn poll_in_steady_state_makes_no_system_call() {
     }
     assert!(output.status.success(), "{trace}");
     let lines: Vec<_> = trace.lines().collect();
-    let marks = lines.iter().enumerate().filter(|(_, it)| it.contains("getppid("));
+    let marks = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.contains("getppid("));
     let marks: Vec<_> = marks.collect();
     let &[(first, of_thread), (last, _)] = &marks[..] else {
         panic!("{} marks", marks.len());
     };
     let thread = of_thread.split(' ').next().unwrap();
-    let between = lines[first + 1..last].iter().filter(|it| it.starts_with(thread));
+    let between = lines[first + 1..last]
+        .iter()
+        .filter(|it| it.starts_with(thread));
     let between: Vec<_> = between.collect();
     assert!(between.is_empty(), "{between:?}");
 }
