@@ -1,8 +1,8 @@
 //! A network of a test's own: a namespace for its thread, with pairs of devices in it. It goes with the thread.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use socket2::SockRef;
 
@@ -56,10 +56,24 @@ pub fn enter(receivers: usize) -> bool {
             format!("link set to{n} up"),
         ]
     }));
-    for command in commands {
-        ip(&command).unwrap();
-    }
+    ip_all(&commands).unwrap();
     true
+}
+
+/// Runs commands of `ip` in the thread's namespace.
+fn ip_all(commands: &[String]) -> Result<(), String> {
+    let mut child = Command::new("ip")
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("ip: {error}"))?;
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(commands.join("\n").as_bytes()).unwrap();
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    output.status.success().then_some(()).ok_or(told)
 }
 
 /// Runs `ip` in the thread's namespace.
