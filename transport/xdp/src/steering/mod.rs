@@ -2,6 +2,7 @@
 
 mod program;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,15 @@ pub enum XdpMode {
     Native,
     /// The network stack. Every driver can do that, and each datagram costs almost as much as by UDP.
     Generic,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        })
+    }
 }
 
 /// An attached program. Dropping it detaches the program.
