@@ -286,10 +286,11 @@ impl TransportChoice {
     /// Opens the lines of UDP by AF_XDP.
     fn open_xdp(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
         let config = self.udp.as_ref().ok_or_else(|| no_transport(channel))?;
-        let receiver = XdpReceiver::open(&by_xdp(config)).map_err(|source| SubscribeError::Xdp {
-            channel: channel.to_owned(),
-            source,
-        })?;
+        let receiver =
+            XdpReceiver::open(&by_xdp(config)).map_err(|source| SubscribeError::Xdp {
+                channel: channel.to_owned(),
+                source,
+            })?;
         for warning in receiver.warnings() {
             tracing::warn!(channel, "{warning}");
         }

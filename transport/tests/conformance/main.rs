@@ -23,10 +23,10 @@ mod over_verbs;
 mod over_xdp;
 mod publisher;
 mod subscriber;
+mod verdict;
 #[path = "../../xdp/tests/veth/network.rs"]
 #[allow(dead_code, reason = "the suite has senders of its own")]
 mod veth;
-mod verdict;
 
 use broken::Broken;
 use lab::Bench;
