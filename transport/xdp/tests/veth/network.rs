@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use socket2::SockRef;
 
@@ -57,7 +59,19 @@ pub fn enter(receivers: usize) -> bool {
         ]
     }));
     ip_all(&commands).unwrap();
+    // The kernel drops what a device sends before a thread of its own has noticed that the link is up.
+    while !all_are_up() {
+        thread::sleep(Duration::from_millis(5));
+    }
     true
+}
+
+/// Returns whether every Ethernet device of the thread's namespace can send.
+fn all_are_up() -> bool {
+    let output = Command::new("ip").args(["-br", "link"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut devices = text.lines().filter(|line| !line.starts_with("lo "));
+    devices.all(|line| line.split_whitespace().nth(1) == Some("UP"))
 }
 
 /// Runs commands of `ip` in the thread's namespace.
