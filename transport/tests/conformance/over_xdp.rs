@@ -1,5 +1,5 @@
-//! UDP multicast over a bridge of Ethernet devices, received by AF_XDP. Each receiver has a device of its own, as a
-//! host has, because a frame has one receiver.
+//! UDP multicast over a bridge of Ethernet devices, received by AF_XDP. Each receiver has a device of its
+//! own, as a host has, because a frame has one receiver.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;

@@ -41,8 +41,8 @@ pub(crate) struct UdpFrame<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Returns the datagram of a frame. Returns `None` unless the frame is plain, whole, undamaged in its IP header
-/// and addressed to `group`.
+/// Returns the datagram of a frame. Returns `None` unless the frame is plain, whole, undamaged in its IP
+/// header and addressed to `group`.
 pub(crate) fn parse(frame: &[u8], group: SocketAddrV4) -> Option<UdpFrame<'_>> {
     let (headers, rest) = frame.split_first_chunk::<HEADERS_LEN>()?;
     let pair = |at: usize| [headers[at], headers[at + 1]];

@@ -97,8 +97,8 @@ impl XdpReceiver {
         self.lines.iter().map(|line| line.target.as_str())
     }
 
-    /// Returns where the frames of a line's interface are, per receive queue. It allocates, and is exact while
-    /// nothing arrives.
+    /// Returns where the frames of a line's interface are, per receive queue. It allocates, and is exact
+    /// while nothing arrives.
     #[must_use]
     pub fn frames(&self, line: LineId) -> Vec<XdpFrames> {
         let line = self.lines.get(usize::from(line.0));
@@ -350,8 +350,9 @@ impl Aside {
             word[..from.len()].copy_from_slice(from);
             *to = u64::from_ne_bytes(word);
         }
-        // SAFETY: the words hold at least `bytes.len()` bytes, because callers pass at most `len_max`, and every byte
-        // of a number is initialised. Exercised by `tests::unaligned_datagram_is_copied_to_an_aligned_place`.
+        // SAFETY: the words hold at least `bytes.len()` bytes, because callers pass at most `len_max`, and
+        // every byte of a number is initialised. Exercised by
+        // `tests::unaligned_datagram_is_copied_to_an_aligned_place`.
         let copied =
             unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), self.0.len() * 8) };
         &copied[..bytes.len()]

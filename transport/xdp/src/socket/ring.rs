@@ -93,9 +93,9 @@ impl Ring {
         debug_assert!(word < self.entry_words);
         let entry = (counter & (self.len - 1)) as usize;
         let at = self.entries + (entry * self.entry_words + word) * 8;
-        // SAFETY: `entry` is below `len` and `word` below `entry_words`, so that the place lies in the mapping,
-        // aligned to 8. The kernel and this process take turns on an entry, by the counters. Exercised by
-        // tests/veth/receiving.rs `datagrams_arrive_once_in_order_and_whole`.
+        // SAFETY: `entry` is below `len` and `word` below `entry_words`, so that the place lies in the
+        // mapping, aligned to 8. The kernel and this process take turns on an entry, by the counters.
+        // Exercised by tests/veth/receiving.rs `datagrams_arrive_once_in_order_and_whole`.
         unsafe { &*self.map.as_mut_ptr().add(at).cast::<AtomicU64>() }
     }
 }
@@ -141,8 +141,8 @@ impl ReceiveRing {
         Some(Descriptor { at, len, options })
     }
 
-    /// Gives the entries of all taken frames back. Returns whether the ring was full before, so that the kernel
-    /// may have dropped datagrams.
+    /// Gives the entries of all taken frames back. Returns whether the ring was full before, so that the
+    /// kernel may have dropped datagrams.
     #[inline]
     pub(crate) fn release(&mut self) -> bool {
         let before = self.ring.consumer().load(Ordering::Relaxed);

@@ -139,8 +139,8 @@ mod tests {
     const REDIRECT: u32 = program::REDIRECT as u32;
     const SLOT: u32 = 3;
 
-    /// Returns the program with a group's entry and a socket for queue 0 of its slot. Returns `None` where this
-    /// host does not permit that.
+    /// Returns the program with a group's entry and a socket for queue 0 of its slot. Returns `None` where
+    /// this host does not permit that.
     fn steering() -> Option<(Steering, XskSocket)> {
         let loaded = Steering::load(2, 8).and_then(|it| Ok((it, XskSocket::open()?)));
         let (steering, socket) = match loaded {

@@ -165,8 +165,8 @@ const fn loaded(bytes: [u8; 2]) -> i32 {
     u16::from_ne_bytes(bytes) as i32
 }
 
-/// Returns the program for these maps, given by their descriptors. It serves the receive queues below `queues`:
-/// a group's entry in `groups` plus the queue is the socket's index in `sockets`.
+/// Returns the program for these maps, given by their descriptors. It serves the receive queues below
+/// `queues`: a group's entry in `groups` plus the queue is the socket's index in `sockets`.
 pub(super) fn program(groups: i32, sockets: i32, queues: u32) -> Vec<Instruction> {
     let mut it = Assembler::default();
     it.copy(R6, R1);

@@ -98,8 +98,8 @@ impl Drop for Lease {
     }
 }
 
-/// Returns once every program that read the maps before has ended, so that its frame is in a ring. Without this,
-/// the frame of a running program is lost with the socket.
+/// Returns once every program that read the maps before has ended, so that its frame is in a ring. Without
+/// this, the frame of a running program is lost with the socket.
 fn wait_for_programs() {
     /// `linux/membarrier.h`: waits for a grace period of the kernel.
     const GLOBAL: libc::c_int = 1;

@@ -47,8 +47,8 @@ impl Port {
             };
             all.frames += 1;
             let (frame, bytes) = queue.frame(descriptor);
-            // Before the call, so that a panic in it loses no frame. A frame comes back at most once, because the
-            // kernel hands each to one ring.
+            // Before the call, so that a panic in it loses no frame. A frame comes back at most once, because
+            // the kernel hands each to one ring.
             self.taken.extend(frame);
             match bytes {
                 Some(bytes) => on(bytes),

@@ -31,8 +31,8 @@ pub(super) const fn room(frame_len: usize) -> usize {
     frame_len - KERNEL_HEADROOM - HEADROOM
 }
 
-/// A receive queue. Its frames are in the fill ring, with the kernel, in the ring of a line, or in the hands of a
-/// line's port.
+/// A receive queue. Its frames are in the fill ring, with the kernel, in the ring of a line, or in the hands
+/// of a line's port.
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Owns the memory's registration. No group is steered to it.
@@ -109,14 +109,14 @@ impl Queue {
         Ok((socket, ring))
     }
 
-    /// Returns the place of a received frame, and its bytes. Returns `None` for what the kernel's description can't
-    /// mean.
+    /// Returns the place of a received frame, and its bytes. Returns `None` for what the kernel's description
+    /// can't mean.
     #[inline]
     pub(super) fn frame(&self, descriptor: Descriptor) -> (Option<u64>, Option<&[u8]>) {
         let (frame, bytes) = places(descriptor, self.memory.len(), self.frame_len);
         let bytes = bytes.map(|(at, len)| {
-            // SAFETY: `places` found the bytes within one frame of the memory. The kernel wrote them before it
-            // produced the descriptor, and does not write again before the frame is back in the fill ring.
+            // SAFETY: `places` found the bytes within one frame of the memory. The kernel wrote them before
+            // it produced the descriptor, and does not write again before the frame is back in the fill ring.
             // `Port::take` puts it there after its caller is done, which ends the borrow. Exercised by
             // tests/veth/receiving.rs `datagrams_arrive_once_in_order_and_whole`.
             unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(at), len) }
@@ -124,7 +124,8 @@ impl Queue {
         (frame, bytes)
     }
 
-    /// Hands frames to the kernel and clears the list, unless another thread does so now. Returns whether it did.
+    /// Hands frames to the kernel and clears the list, unless another thread does so now. Returns whether it
+    /// did.
     #[inline]
     pub(super) fn put(&self, frames: &mut Vec<u64>) -> bool {
         // locks: one attempt a poll, never one a datagram; a line that fails tries again at its next poll.
@@ -182,9 +183,9 @@ fn bind_when_free(mut bind: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     bind()
 }
 
-/// Returns the place of a descriptor's frame in a memory of `memory_len` bytes, and place and length of its bytes.
-/// Returns `None` for the frame if it lies outside, and for the bytes if they leave their frame or continue in
-/// another.
+/// Returns the place of a descriptor's frame in a memory of `memory_len` bytes, and place and length of its
+/// bytes. Returns `None` for the frame if it lies outside, and for the bytes if they leave their frame or
+/// continue in another.
 #[inline]
 fn places(
     descriptor: Descriptor,

@@ -1,5 +1,5 @@
-//! AF_XDP over pairs of Ethernet devices, each test in a network namespace of its own thread. Where the system
-//! permits no namespace, or has no AF_XDP, a test says so and passes.
+//! AF_XDP over pairs of Ethernet devices, each test in a network namespace of its own thread. Where the
+//! system permits no namespace, or has no AF_XDP, a test says so and passes.
 
 #![allow(
     unreachable_pub,

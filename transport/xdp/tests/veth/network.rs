@@ -1,4 +1,5 @@
-//! A network of a test's own: a namespace for its thread, with pairs of devices in it. It goes with the thread.
+//! A network of a test's own: a namespace for its thread, with pairs of devices in it. It goes with the
+//! thread.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -15,8 +16,8 @@ pub const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const FROM: &str = "from";
 pub const TO: &str = "to0";
 
-/// Moves the test's thread into a namespace, and creates devices `to0`, `to1` and so on there. All receive what
-/// `from` sends. Returns `false`, and says so, where the system does not permit that.
+/// Moves the test's thread into a namespace, and creates devices `to0`, `to1` and so on there. All receive
+/// what `from` sends. Returns `false`, and says so, where the system does not permit that.
 #[must_use]
 pub fn enter(receivers: usize) -> bool {
     // SAFETY: the call takes a number, and changes only the calling thread.

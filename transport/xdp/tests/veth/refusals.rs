@@ -12,9 +12,8 @@ const SECOND: &str = "TICKCAST_XDP_SECOND";
 
 #[track_caller]
 fn refused(config: &XdpReceiverConfig, words: &[&str]) -> XdpError {
-    let error = match XdpReceiver::open(config) {
-        Ok(_) => panic!("it opened"),
-        Err(error) => error,
+    let Err(error) = XdpReceiver::open(config) else {
+        panic!("it opened");
     };
     let text = error.to_string();
     assert!(words.iter().all(|word| text.contains(word)), "{text}");

@@ -13,7 +13,8 @@ const DATAGRAMS: u64 = 1_000;
 /// Set in the process whose system calls are recorded.
 const TRACED: &str = "TICKCAST_XDP_TRACED";
 
-/// Receives waiting datagrams of two lines between two calls of `getppid`. Returns `None` if there is no AF_XDP.
+/// Receives waiting datagrams of two lines between two calls of `getppid`. Returns `None` if there is no
+/// AF_XDP.
 fn receive_waiting() -> Option<u64> {
     let mut config = config(&[GROUP_A, GROUP_B]);
     config.memory_bytes = 32 << 20;

@@ -70,7 +70,8 @@ pub fn poll_until(
     }
 }
 
-/// Polls until this many datagrams have arrived since the receiver was opened. Returns those that came meanwhile.
+/// Polls until this many datagrams have arrived since the receiver was opened. Returns those that came
+/// meanwhile.
 pub fn received(receiver: &mut XdpReceiver, count: u64) -> Vec<(LineId, Vec<u8>)> {
     let mut all = Vec::new();
     poll_until(
