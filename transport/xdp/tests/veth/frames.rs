@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use tickcast_reliability::delivery::LineId;
@@ -15,6 +15,15 @@ use crate::support::{GROUP_A, GROUP_B, config, datagram, open, poll_until, recei
 
 /// Frames that the kernel keeps for its next packet, after it dropped one.
 const WITH_KERNEL_MAX: usize = 1;
+
+/// Sets a flag when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 /// Checks that every frame of the interface is in one place. `receivers` are all that share it.
 #[track_caller]
@@ -150,11 +159,12 @@ fn frames_survive_a_close_under_traffic() {
         return;
     };
     let sender = Sender::from(SENDER);
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
+        // Also when an assertion below fails, because the scope waits for the sender.
+        let _ends = Ends(&is_over);
         scope.spawn(|| {
-            for n in (0..).take_while(|_| !is_over.load(relaxed)) {
+            for n in (0..).take_while(|_| !is_over.load(Relaxed)) {
                 sender.send(GROUP_B, &datagram(n, 64));
                 sender.send(GROUP_A, &datagram(n, 64));
             }
@@ -172,7 +182,6 @@ fn frames_survive_a_close_under_traffic() {
                 },
             );
         }
-        is_over.store(true, relaxed);
     });
     while kept.poll(Nanos(1), &mut |_| ()).unwrap() > 0 {}
     account(&[&kept]);
@@ -235,24 +244,22 @@ fn threads_that_share_an_interface_lose_no_frame() {
     };
     let second = open(&config(&[GROUP_B])).unwrap();
     let sender = Sender::from(SENDER);
-    let barrier = Barrier::new(3);
+    let done = AtomicU64::new(0);
     let follow = |mut receiver: XdpReceiver| {
         for round in 1..=ROUNDS {
-            barrier.wait();
             received(&mut receiver, round * 50);
-            barrier.wait();
+            done.fetch_add(1, Relaxed);
         }
         receiver
     };
     let receivers = thread::scope(|scope| {
-        let all = [first, second].map(|receiver| scope.spawn(move || follow(receiver)));
-        for _ in 0..ROUNDS {
-            barrier.wait();
+        let all = [first, second].map(|receiver| scope.spawn(|| follow(receiver)));
+        for round in 0..ROUNDS {
+            until("both are done", || done.load(Relaxed) == 2 * round);
             for n in 0..50 {
                 sender.send(GROUP_A, &datagram(n, 64));
                 sender.send(GROUP_B, &datagram(n, 64));
             }
-            barrier.wait();
         }
         all.map(|it| it.join().unwrap())
     });
