@@ -1,8 +1,14 @@
 //! AF_XDP beside UDP over a pair of Ethernet devices: the time of one datagram from the send to its receiver, and
 //! the time per datagram to receive a burst that waits. Rounds alternate, so that both see the same machine.
+//!
+//! `cargo bench -p tickcast-transport --bench xdp` (needs root)
 
 #[path = "../xdp/tests/veth/network.rs"]
-#[allow(dead_code, reason = "the suite of AF_XDP uses the rest")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the suite of AF_XDP uses the rest"
+)]
 mod veth;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -54,7 +60,10 @@ fn main() {
     .unwrap();
     println!("{:?}", xdp.grants().collect::<Vec<_>>());
     let sender = Sender::from(SENDER);
-    for (what, datagrams) in [("one datagram, sent and received", 1), ("a burst, received", BURST)] {
+    for (what, datagrams) in [
+        ("one datagram, sent and received", 1),
+        ("a burst, received", BURST),
+    ] {
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS / datagrams {
             times[0].push(round(&sender, UDP, &mut udp, datagrams));
@@ -64,7 +73,10 @@ fn main() {
             all.sort_unstable();
             all[all.len() / 2] as f64 / datagrams as f64
         });
-        println!("{what}: udp {udp:.0} ns, xdp {xdp:.0} ns, ratio {:.2}", xdp / udp);
+        println!(
+            "{what}: udp {udp:.0} ns, xdp {xdp:.0} ns, ratio {:.2}",
+            xdp / udp
+        );
     }
 }
 
@@ -75,10 +87,16 @@ fn round(sender: &Sender, group: SocketAddrV4, to: &mut dyn Receive, datagrams: 
     for _ in 0..datagrams {
         sender.send(group, &bytes);
     }
-    let begun = if datagrams == 1 { begun } else { Instant::now() };
+    let begun = if datagrams == 1 {
+        begun
+    } else {
+        Instant::now()
+    };
     let mut received = 0;
     while received < datagrams {
-        received += to.poll(Nanos(1), &mut |it| assert_eq!(it.bytes.len(), LEN)).unwrap();
+        received += to
+            .poll(Nanos(1), &mut |it| assert_eq!(it.bytes.len(), LEN))
+            .unwrap();
     }
     begun.elapsed().as_nanos() as u64
 }
