@@ -1637,7 +1637,7 @@ int32_t tickcast_builder_receive_buffer(TickcastBuilder *builder, size_t bytes);
 int32_t tickcast_builder_busy_poll(TickcastBuilder *builder, uint32_t busy_poll_us);
 
 /*
- Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
+ Sets the transport of datagrams: `auto`, `udp`, `verbs`, `shm` or `xdp`.
 
  # Safety
  `transport` is NULL or a text.

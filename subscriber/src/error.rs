@@ -19,6 +19,7 @@ use tickcast_transport::host::pin::PinError;
 use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
+use tickcast_transport::xdp::XdpError;
 
 const POISONED: &str = "a closure of this subscriber has panicked, and nothing more is delivered: \
                         drop the subscriber, and build another";
@@ -135,6 +136,14 @@ pub enum SubscribeError {
         channel: String,
         /// The reason, and the remedy.
         source: VerbsError,
+    },
+    /// UDP multicast can't be received by AF_XDP.
+    #[error("channel {channel}: {source}")]
+    Xdp {
+        /// The name of the channel.
+        channel: String,
+        /// The reason, and the remedy.
+        source: XdpError,
     },
     /// The publisher's ring can't be read.
     #[error("channel {channel}: {source}")]

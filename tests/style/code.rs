@@ -220,8 +220,9 @@ fn files_are_created_and_written_by_module_for_them() {
 /// - state that threads of the publisher and the subscriber show to others
 /// - reports of loss, and a standby's promotion
 /// - handles of C: a call tries one once, however many ticks it delivers
+/// - the taps of interfaces, when a line opens or closes
 /// - the in-memory network of tests, and the state that connections of a device share
-const LOCKING: [&str; 10] = [
+const LOCKING: [&str; 11] = [
     "publisher/src/ingest/queue.rs",
     "publisher/src/state/mod.rs",
     "publisher/src/state/source_memory.rs",
@@ -232,6 +233,7 @@ const LOCKING: [&str; 10] = [
     "transport/verbs/src/memory/cursor.rs",
     "transport/verbs/src/device/events.rs",
     "transport/verbs/src/probe/mod.rs",
+    "transport/xdp/src/tap/",
 ];
 
 /// Files on the path of every tick. They may not call a function that locks, unless a comment says why the

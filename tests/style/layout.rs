@@ -183,7 +183,7 @@ fn libraries_enable_no_hooks_for_tests() {
 }
 
 /// The crates that each crate may import; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 12] = [
+const IMPORTS: [(&str, &[&str]); 13] = [
     ("reliability", &[]),
     ("reliability/journal", &["reliability"]),
     ("transport/base", &["reliability"]),
@@ -195,9 +195,10 @@ const IMPORTS: [(&str, &[&str]); 12] = [
         &["reliability", "transport-base", "log", "metrics"],
     ),
     ("transport/verbs", &["reliability", "transport-base"]),
+    ("transport/xdp", &["reliability", "transport-base"]),
     (
         "transport",
-        &["reliability", "journal", "transport-base", "verbs"],
+        &["reliability", "journal", "transport-base", "verbs", "xdp"],
     ),
     ("feeds", &["reliability"]),
     (

@@ -71,12 +71,13 @@ impl Source {
 
     /// Whether this is the source of a library crate: no program, example or test.
     pub(crate) fn is_library(&self) -> bool {
-        const LIBRARIES: [&str; 9] = [
+        const LIBRARIES: [&str; 10] = [
             "reliability/journal/src/",
             "reliability/src/",
             "transport/src/",
             "transport/base/src/",
             "transport/verbs/src/",
+            "transport/xdp/src/",
             "feeds/src/",
             "publisher/src/",
             "subscriber/src/",

@@ -12,8 +12,8 @@
 //!
 //! `memory` needs the feature `testing`.
 //!
-//! Two crates lie below these folders: [`verbs`] (`tickcast-verbs`, all of RDMA), and
-//! `tickcast-transport-base` with the traits and the [`host`].
+//! Three crates lie below these folders: [`verbs`] (`tickcast-verbs`, all of RDMA), [`xdp`]
+//! (`tickcast-xdp`, the UDP receiver by AF_XDP), and `tickcast-transport-base` with the traits and the [`host`].
 
 pub mod control;
 pub mod faults;
@@ -28,3 +28,4 @@ pub use tickcast_transport_base::{
     host,
 };
 pub use tickcast_verbs as verbs;
+pub use tickcast_xdp as xdp;

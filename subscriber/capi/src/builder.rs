@@ -256,7 +256,7 @@ pub extern "C" fn tickcast_builder_busy_poll(builder: *mut Builder, busy_poll_us
     })
 }
 
-/// Sets the transport of datagrams: `auto`, `udp`, `verbs` or `shm`.
+/// Sets the transport of datagrams: `auto`, `udp`, `verbs`, `shm` or `xdp`.
 ///
 /// # Safety
 /// `transport` is NULL or a text.
@@ -272,7 +272,8 @@ pub unsafe extern "C" fn tickcast_builder_transport(
             "udp" => Ok(it.transport(Transport::Udp)),
             "verbs" => Ok(it.transport(Transport::Verbs)),
             "shm" => Ok(it.transport(Transport::Shm)),
-            other => range("transport", other, "auto, udp, verbs or shm"),
+            "xdp" => Ok(it.transport(Transport::Xdp)),
+            other => range("transport", other, "auto, udp, verbs, shm or xdp"),
         }
     })
 }

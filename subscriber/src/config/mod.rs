@@ -202,6 +202,8 @@ pub enum Transport {
     Verbs,
     /// The publisher's ring in this host's memory.
     Shm,
+    /// UDP multicast, taken from the network device before the kernel's network stack (AF_XDP, docs/XDP.md).
+    Xdp,
 }
 
 impl Transport {
@@ -212,6 +214,7 @@ impl Transport {
             Self::Udp => "udp multicast",
             Self::Verbs => "verbs multicast",
             Self::Shm => "shared memory",
+            Self::Xdp => "udp multicast by AF_XDP",
         }
     }
 }

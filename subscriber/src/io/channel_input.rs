@@ -36,6 +36,8 @@ pub(crate) struct ChannelInput {
     polled_at: Nanos,
     /// Datagrams of unknown senders that the transport dropped and the core has counted.
     unknown_senders: u64,
+    /// Frames that the transport dropped as malformed and the core has counted.
+    malformed: u64,
     /// The losses of multicast that were reported; `None` until the counter was read.
     multicast_lost: Option<u64>,
     /// The drops of the transport that are in the journal.
@@ -88,10 +90,16 @@ impl ChannelInput {
             receiver,
             polled_at: Nanos::ZERO,
             unknown_senders: 0,
+            malformed: 0,
             multicast_lost: None,
             dropped: Dropped::default(),
             injected: Default::default(),
         })
+    }
+
+    /// Returns whether it must close before another input opens the same groups.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.taken == Transport::Xdp
     }
 
     /// Returns the number of lines.
@@ -141,11 +149,18 @@ impl ChannelInput {
             core.handle(now, overrun, sink);
         }
         self.polled_at = now;
-        let unknown_senders = self.sum(|stats| stats.unknown_senders);
+        let stats = self.receive().stats().iter();
+        let (unknown_senders, malformed) = stats.fold((0, 0), |(unknown, malformed), line| {
+            (unknown + line.unknown_senders, malformed + line.malformed)
+        });
         for _ in self.unknown_senders..unknown_senders {
             core.handle(now, SubscriberInput::UnknownSender(channel), sink);
         }
-        self.unknown_senders = unknown_senders;
+        for _ in self.malformed..malformed {
+            let frame = SubscriberInput::malformed(channel, LineId(0), &[]);
+            core.handle(now, frame, sink);
+        }
+        (self.unknown_senders, self.malformed) = (unknown_senders, malformed);
         polled
     }
 
@@ -269,6 +284,11 @@ fn multicast_lost(transport: Transport, targets: &[String]) -> String {
             "Check that the interface is on the publisher's network, or choose another. Check that the \
              device's port is active, and that the fabric forwards the group"
         }
+        Transport::Xdp => {
+            "Check that the interface is on the publisher's network, and that the frames carry no VLAN tag \
+             there. Check the switch's IGMP querier, the publisher's `ttl`, and that its datagrams are no \
+             longer than the MTU"
+        }
         Transport::Udp | Transport::Auto => {
             "Check that the interface is on the publisher's network, or choose another. Check the \
              switch's IGMP querier, the publisher's `ttl`, the firewalls and rp_filter"
@@ -306,6 +326,7 @@ mod tests {
             (Transport::Udp, "IGMP querier"),
             (Transport::Verbs, "port is active"),
             (Transport::Shm, "writes the ring"),
+            (Transport::Xdp, "VLAN tag"),
         ] {
             let report = multicast_lost(transport, &targets);
             let groups = "A on eth0 (10.1.0.7) and B on eth0 (10.1.0.7)";

@@ -329,6 +329,13 @@ impl Driver {
             }
             return;
         }
+        let exclusive = current.filter(|at| self.inputs[*at].is_exclusive());
+        let current = if let Some(at) = exclusive {
+            self.inputs.remove(at);
+            None
+        } else {
+            current
+        };
         let opened = ChannelInput::open(&self.builder, channel, &offer, via);
         let opened = opened.and_then(|mut input| {
             input.set_waited(self.waited);

@@ -14,6 +14,9 @@ use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 use tickcast_transport::verbs::{
     Device, VerbsError, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig, VerbsSender,
 };
+use tickcast_transport::xdp::{
+    XdpGrant, XdpReceiveLine, XdpReceiver, XdpReceiverConfig, memory_default,
+};
 
 use crate::config::{ChannelBuilder, SubscriberBuilder, Transport};
 use crate::error::SubscribeError;
@@ -183,6 +186,7 @@ impl TransportChoice {
             Transport::Udp => self.open_udp(channel, asked_for()),
             Transport::Verbs => self.open_verbs(channel, asked_for()),
             Transport::Shm => self.open_shm(channel, after, asked_for()),
+            Transport::Xdp => self.open_xdp(channel, asked_for()),
             Transport::Auto => {
                 let not_shm = match &self.shm {
                     None => None,
@@ -279,6 +283,29 @@ impl TransportChoice {
         })
     }
 
+    /// Opens the lines of UDP by AF_XDP.
+    fn open_xdp(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
+        let config = self.udp.as_ref().ok_or_else(|| no_transport(channel))?;
+        let receiver =
+            XdpReceiver::open(&by_xdp(config)).map_err(|source| SubscribeError::Xdp {
+                channel: channel.to_owned(),
+                source,
+            })?;
+        for warning in receiver.warnings() {
+            tracing::warn!(channel, "{warning}");
+        }
+        let senders: Vec<_> = config.lines.iter().map(|line| line.senders[0]).collect();
+        let targets = receiver.grants().zip(&senders);
+        let targets = targets.map(|(grant, sender)| format!("{} from {sender}", told(&grant)));
+        Ok(Opened {
+            targets: targets.collect(),
+            receiver: Box::new(receiver),
+            senders,
+            transport: Transport::Xdp,
+            why,
+        })
+    }
+
     fn open_verbs(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
         let config = self.verbs.as_ref().ok_or_else(|| no_transport(channel))?;
         let receiver = VerbsReceiver::open(config).map_err(|source| SubscribeError::Verbs {
@@ -316,6 +343,44 @@ fn usable(config: &VerbsReceiverConfig) -> Result<String, VerbsError> {
         format!("{} port {}{note}", device.name(), device.port())
     };
     Ok(devices.iter().map(name).collect::<Vec<_>>().join(" and "))
+}
+
+/// Returns the settings by which AF_XDP receives what UDP would.
+fn by_xdp(udp: &UdpReceiverConfig) -> XdpReceiverConfig {
+    let line = |line: &UdpReceiveLine| XdpReceiveLine {
+        group: line.group,
+        interface: line.interface.clone(),
+        // As for UDP: without source-specific groups, strangers arrive and are counted above.
+        senders: if udp.source_specific {
+            line.senders.clone()
+        } else {
+            Vec::new()
+        },
+    };
+    XdpReceiverConfig {
+        lines: udp.lines.iter().map(line).collect(),
+        datagram_len_max: udp.datagram_len_max,
+        receive_buffer_bytes: udp.receive_buffer_bytes,
+        source_specific: udp.source_specific,
+        batch: udp.batch,
+        memory_bytes: memory_default(),
+    }
+}
+
+/// Returns a line's target and how it receives, for messages.
+fn told(grant: &XdpGrant) -> String {
+    let copies = if grant.zero_copy {
+        "zero-copy"
+    } else {
+        "copied"
+    };
+    let XdpGrant {
+        target,
+        mode,
+        queues,
+        ..
+    } = grant;
+    format!("{target} ({mode} mode, {copies}, receive queues: {queues})")
 }
 
 fn no_transport(channel: &str) -> SubscribeError {

@@ -26,13 +26,27 @@ pub enum OwnNetwork {
 /// If the test fails there.
 #[must_use]
 pub fn own_network(test: &str) -> OwnNetwork {
+    own_network_by(test, &["--map-root-user", "--net"])
+}
+
+/// Runs this test again in a network namespace of its own, with the rights of this process's user. Only those
+/// of root's own namespace permit an XDP program.
+///
+/// # Panics
+/// If the test fails there.
+#[must_use]
+pub fn own_network_of_root(test: &str) -> OwnNetwork {
+    own_network_by(test, &["--net"])
+}
+
+fn own_network_by(test: &str, namespaces: &[&str]) -> OwnNetwork {
     if std::env::var_os(INSIDE).is_some() {
         return OwnNetwork::Inside;
     }
     let inside = || {
         let mut command = Command::new("unshare");
         let up = "ip link set lo up && exec \"$@\"";
-        command.args(["--map-root-user", "--net", "sh", "-c", up, "sh"]);
+        command.args(namespaces).args(["sh", "-c", up, "sh"]);
         command
     };
     let probe = inside().arg("true").stderr(Stdio::null()).status();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tickcast_test_support::network::{Neighbour, OwnNetwork, own_network};
+use tickcast_test_support::network::{Neighbour, OwnNetwork, own_network, own_network_of_root};
 use tickcast_test_support::{
     Publisher, Running, binary, channel, endless, free_group, number, one_channel, test_name,
     wait_for,
@@ -121,4 +121,70 @@ fn subscriber_on_another_host_receives_by_multicast() {
     assert!(repaired >= delivered, "{astray}");
     assert_eq!(received, repaired, "{astray}");
     assert!(lost > 0, "{astray}");
+}
+
+#[test]
+fn subscriber_on_another_host_receives_by_af_xdp() {
+    let name = test_name(
+        module_path!(),
+        "subscriber_on_another_host_receives_by_af_xdp",
+    );
+    match own_network_of_root(&name) {
+        OwnNetwork::Ran => return,
+        OwnNetwork::Inside => {}
+        OwnNetwork::Denied => {
+            eprintln!("SKIPPED: no network with root's own rights can be made here");
+            return;
+        }
+    }
+    let Some(host) = Neighbour::new() else {
+        eprintln!("SKIPPED: there are no pairs of network devices here");
+        return;
+    };
+    let groups = [free_group(), free_group()];
+    let mut config = one_channel(&groups, endless(2_000, 2));
+    config["control"] = json!(format!("{}:0", Neighbour::OURS));
+    config["interface"] = json!(Neighbour::OURS.to_string());
+    config["ttl"] = json!(1);
+    let publisher = Publisher::start(&config);
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let by_xdp = ["--transport", "xdp"];
+    let mut first = Listener::start(&host, &publisher, folder, "first", &by_xdp);
+    let told = |name: &str, words: &str| {
+        let log = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        log.lines().find(|it| it.contains(words)).map(str::to_owned)
+    };
+    let opened = wait_for("the choice of a transport", || {
+        told("first", "receives by").or_else(|| told("first", "can't receive the channel"))
+    });
+    if opened.contains("CAP_BPF") || opened.contains("CONFIG_XDP_SOCKETS") {
+        eprintln!("SKIPPED: no AF_XDP here: {opened}");
+        return;
+    }
+    assert!(opened.contains("by AF_XDP"), "{opened}");
+    // The interface has its process, and another one may use UDP.
+    let mut late = Listener::start(&host, &publisher, folder, "late", &by_xdp);
+    wait_for("the refusal of a second process", || {
+        told("late", "has an XDP program or an AF_XDP socket already")
+    });
+    late.process.child().kill().expect("it runs");
+    wait_for("1,000 records", || {
+        let (_, status) = publisher.get("/status");
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        (number(&status, "published_records") >= 1_000).then_some(())
+    });
+    publisher.terminate();
+    let listener = first.summary(folder);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_eq!(listener["digest"], channel(&summary)["digest"]);
+    let count = |name| number(&listener["counters"], name);
+    // Both lines bring each datagram.
+    assert!(count("duplicates") > 0, "{listener}");
+    assert!(
+        count("received_datagrams") > count("repairs_received"),
+        "{listener}"
+    );
+    assert_eq!(count("malformed_dropped"), 0, "{listener}");
 }

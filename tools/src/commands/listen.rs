@@ -172,6 +172,8 @@ enum TransportArg {
     Verbs,
     /// The publisher's ring, in this host's memory.
     Shm,
+    /// UDP multicast, by AF_XDP.
+    Xdp,
 }
 
 impl From<TransportArg> for Transport {
@@ -181,6 +183,7 @@ impl From<TransportArg> for Transport {
             TransportArg::Udp => Self::Udp,
             TransportArg::Verbs => Self::Verbs,
             TransportArg::Shm => Self::Shm,
+            TransportArg::Xdp => Self::Xdp,
         }
     }
 }

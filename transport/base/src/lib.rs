@@ -5,8 +5,8 @@
 //! of one call ([`Receive`]). It does not order, repair or validate datagrams: that is the task of
 //! `tickcast-reliability`.
 //!
-//! This crate stands below `tickcast-verbs` and `tickcast-transport`, because both implement the
-//! traits. Order of modules, top to bottom; each imports only those below it:
+//! This crate stands below `tickcast-verbs`, `tickcast-xdp` and `tickcast-transport`, because all implement
+//! the traits. Order of modules, top to bottom; each imports only those below it:
 //!
 //! 1. `host`: clock, cores, memory, files and network interfaces of this host
 //! 2. `send`: [`FanOut`], [`Slots`] and their counters

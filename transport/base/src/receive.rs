@@ -147,6 +147,9 @@ pub struct ReceiveStats {
     pub wrong_q_keys: u64,
     /// Datagrams longer than the receive buffers; dropped.
     pub oversize: u64,
+    /// Frames that are not whole, or whose IP header is damaged; dropped. Only a transport below the kernel's
+    /// UDP sees them.
+    pub malformed: u64,
     /// Datagrams from addresses that are not allowed senders; dropped.
     pub unknown_senders: u64,
     /// Network errors that went away by themselves.

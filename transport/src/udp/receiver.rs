@@ -12,11 +12,12 @@ use super::busy_poll;
 use super::gso::receive_runs;
 use super::recvmmsg::{Aside, ReceiveBatch};
 use super::socket::{
-    BufferGrant, Direction, Membership, UdpError, UdpWarning, check_group, check_range, describe,
+    BufferGrant, Direction, UdpError, UdpWarning, check_group, check_range, describe,
     open_receiver, set_buffer,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
 use tickcast_transport_base::host::interface::Interface;
+use tickcast_transport_base::host::membership::Membership;
 use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// One line to receive on.

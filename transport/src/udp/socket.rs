@@ -1,10 +1,10 @@
 //! Opens and tunes the sockets, and reports requested and granted values separately.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, RawFd};
 
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use tickcast_transport_base::host::interface::{InterfaceError, ResolvedInterface};
@@ -303,59 +303,6 @@ pub(super) fn set_buffer(
         sysctl,
     });
     Ok((grant, warning))
-}
-
-/// Membership of a group on an interface: for all senders if `senders` is empty, else for these.
-#[derive(Clone, Debug)]
-pub(super) struct Membership {
-    pub(super) group: Ipv4Addr,
-    pub(super) interface: ResolvedInterface,
-    pub(super) senders: Vec<Ipv4Addr>,
-}
-
-impl Membership {
-    /// Joins the group. Succeeds if already a member.
-    pub(super) fn join(&self, socket: &Socket) -> io::Result<()> {
-        if self.senders.is_empty() {
-            let interface = InterfaceIndexOrAddress::Index(self.interface.index);
-            return already(socket.join_multicast_v4_n(&self.group, &interface));
-        }
-        for sender in &self.senders {
-            already(socket.join_ssm_v4(sender, &self.group, &self.interface.address))?;
-        }
-        Ok(())
-    }
-
-    /// Leaves the group. Succeeds if not a member.
-    pub(super) fn leave(&self, socket: &Socket) -> io::Result<()> {
-        if self.senders.is_empty() {
-            let interface = InterfaceIndexOrAddress::Index(self.interface.index);
-            return already(socket.leave_multicast_v4_n(&self.group, &interface));
-        }
-        for sender in &self.senders {
-            let left = socket.leave_ssm_v4(sender, &self.group, &self.interface.address);
-            // The kernel's error when no membership of the group exists.
-            let unknown = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
-            if !left.as_ref().is_err_and(unknown) {
-                already(left)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn already(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
-            ) =>
-        {
-            Ok(())
-        }
-        other => other,
-    }
 }
 
 pub(super) fn set_option<T: Copy>(

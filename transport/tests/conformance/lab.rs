@@ -9,6 +9,7 @@ use tickcast_reliability::types::{Nanos, Now};
 use crate::broken::Broken;
 use crate::network::{InMemory, Kind, Network, Udp};
 use crate::over_shm::OverShm;
+use crate::over_xdp::OverXdp;
 use crate::publisher::Publisher;
 use crate::subscriber::{Subscriber, Wanted};
 use crate::verdict::Verdict;
@@ -26,6 +27,7 @@ pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
         Kind::Memory => Rc::new(InMemory::new(lines)),
         Kind::Udp(offload) => Rc::new(Udp::new(lines, offload)),
         Kind::Shm => Rc::new(OverShm::new()),
+        Kind::Xdp => Rc::new(OverXdp::new(lines)),
         #[cfg(feature = "rdma")]
         Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
     }

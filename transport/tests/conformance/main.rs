@@ -3,7 +3,8 @@
 //! differences, `cases.rs` and `hostile.rs` the guarantees. Deliberately broken transports (`broken.rs`)
 //! must fail, which tests the suite itself.
 //!
-//! The cases over verbs need a device: `make test-rdma` runs them in its virtual machine.
+//! The cases over verbs need a device: `make test-rdma` runs them in its virtual machine. Those over XDP need
+//! the right to create a network namespace, and say so without it.
 
 #![allow(
     unreachable_pub,
@@ -19,9 +20,13 @@ mod network;
 mod over_shm;
 #[cfg(feature = "rdma")]
 mod over_verbs;
+mod over_xdp;
 mod publisher;
 mod subscriber;
 mod verdict;
+#[path = "../../xdp/tests/veth/network.rs"]
+#[allow(dead_code, reason = "the suite has senders of its own")]
+mod veth;
 
 use broken::Broken;
 use lab::Bench;
@@ -90,6 +95,14 @@ macro_rules! over_every_transport {
         mod shm {
             $(#[test] fn $case() {
                 crate::run(crate::Kind::Shm, crate::$file::$case);
+            })+
+        }
+
+        mod xdp {
+            $(#[test] fn $case() {
+                if crate::over_xdp::is_here() {
+                    crate::run(crate::Kind::Xdp, crate::$file::$case);
+                }
             })+
         }
 

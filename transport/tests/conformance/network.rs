@@ -29,6 +29,8 @@ pub enum Kind {
     Memory,
     Udp(Offload),
     Shm,
+    /// UDP sent over Ethernet, and received by AF_XDP.
+    Xdp,
     /// Verbs, with repairs over verbs on these rungs.
     #[cfg(feature = "rdma")]
     Verbs(RepairOrder),

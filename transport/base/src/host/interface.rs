@@ -8,6 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::nic_requests::mtu;
 use crate::host::host_addresses::HostAddresses;
 
 /// A network interface as a configuration names it: `lo`, `eth0`, `127.0.0.1`. Default: loopback.
@@ -149,9 +150,7 @@ impl Interface {
         Ok(ResolvedInterface {
             index: index_of(name).ok_or_else(|| self.not_found(&all))?,
             address,
-            mtu: std::fs::read_to_string(format!("/sys/class/net/{name}/mtu"))
-                .ok()
-                .and_then(|text| text.trim().parse().ok()),
+            mtu: mtu(name).ok(),
             name: name.clone(),
         })
     }

@@ -1,9 +1,8 @@
 //! Lengths of a network device's rings: the packets that it can hold between two polls of the driver.
 
 use std::io;
-use std::os::fd::AsRawFd;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use super::nic_requests::{EthtoolCommand, ethtool};
 
 /// The request to read the lengths (`linux/ethtool.h`).
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
@@ -36,54 +35,27 @@ struct Parameters {
     send: u32,
 }
 
+// SAFETY: the layout is the kernel's, of numbers only. Exercised by
+// `tests::loopback_has_no_rings_and_unknown_interfaces_fail`.
+unsafe impl EthtoolCommand for Parameters {}
+
 impl NicRings {
     /// Asks the driver of an interface. Returns `None` if the device has no rings, as loopback.
     ///
     /// # Errors
     /// Returns the operating system's error if the interface does not exist, or can't be asked.
     pub fn of(interface: &str) -> io::Result<Option<Self>> {
-        let mut name = [0; libc::IFNAMSIZ];
-        // The last byte stays zero, because the kernel expects a C string.
-        if interface.len() >= name.len() || interface.bytes().any(|b| b == 0) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        for (to, from) in name.iter_mut().zip(interface.bytes()) {
-            *to = from as libc::c_char;
-        }
-        let socket = socket_with(
-            AddressFamily::INET,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
         let mut parameters = Parameters {
             command: ETHTOOL_GRINGPARAM,
             ..Parameters::default()
         };
-        let mut request = libc::ifreq {
-            ifr_name: name,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru {
-                ifru_data: (&raw mut parameters).cast(),
-            },
-        };
-        // SAFETY: SIOCETHTOOL takes an `ifreq` whose data is the struct of its command: the kernel reads and
-        // writes `Parameters`, which has that layout and outlives the call. Exercised by
-        // `tests::loopback_has_no_rings_and_unknown_interfaces_fail`.
-        let asked =
-            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-        if asked == 0 {
-            return Ok(Some(Self {
-                receive: parameters.receive,
-                send: parameters.send,
-                receive_max: parameters.receive_max,
-                send_max: parameters.send_max,
-            }));
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => Ok(None),
-            _ => Err(error),
-        }
+        let is_told = ethtool(interface, &mut parameters)?;
+        Ok(is_told.then_some(Self {
+            receive: parameters.receive,
+            send: parameters.send,
+            receive_max: parameters.receive_max,
+            send_max: parameters.send_max,
+        }))
     }
 }
 
