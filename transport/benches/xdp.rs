@@ -1,5 +1,5 @@
-//! AF_XDP beside UDP over a pair of Ethernet devices: the time of one datagram from the send to its receiver, and
-//! the time per datagram to receive a burst that waits. Rounds alternate, so that both see the same machine.
+//! AF_XDP beside UDP over a pair of Ethernet devices: the time of one datagram from the send to its receiver,
+//! and the time per datagram to receive a burst that waits. Rounds alternate, so both see the same machine.
 //!
 //! `cargo bench -p tickcast-transport --bench xdp` (needs root)
 

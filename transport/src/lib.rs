@@ -13,7 +13,8 @@
 //! `memory` needs the feature `testing`.
 //!
 //! Three crates lie below these folders: [`verbs`] (`tickcast-verbs`, all of RDMA), [`xdp`]
-//! (`tickcast-xdp`, the UDP receiver by AF_XDP), and `tickcast-transport-base` with the traits and the [`host`].
+//! (`tickcast-xdp`, the UDP receiver by AF_XDP), and `tickcast-transport-base` with the traits and the
+//! [`host`].
 
 pub mod control;
 pub mod faults;

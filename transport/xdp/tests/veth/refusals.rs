@@ -1,11 +1,15 @@
 //! Configurations and hosts that AF_XDP can't serve: each error names the interface and the remedy.
 
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use tickcast_reliability::types::Nanos;
+use tickcast_transport_base::Receive;
 use tickcast_xdp::{XdpError, XdpReceiver, XdpReceiverConfig};
 
 use crate::network::{TO, enter, ip};
-use crate::support::{GROUP_A, GROUP_B, config, open};
+use crate::support::{GROUP_A, GROUP_B, PATIENCE, config, open};
 
 /// Set in the process that tries an interface which its parent has tapped.
 const SECOND: &str = "TICKCAST_XDP_SECOND";
@@ -137,4 +141,30 @@ fn process_without_rights_is_refused_with_the_remedy() {
     let words = ["interface to0", "CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF"];
     let error = refused(&config(&[GROUP_A]), &words);
     assert!(matches!(error, XdpError::Forbidden { .. }));
+}
+
+#[test]
+fn removed_interface_is_an_error_of_its_line() {
+    if !enter(1) {
+        return;
+    }
+    let Some(mut receiver) = open(&config(&[GROUP_A])) else {
+        return;
+    };
+    ip("link del from").unwrap();
+    let mut now = Nanos::from_secs(1);
+    let begun = Instant::now();
+    let error = loop {
+        now = now.after(Nanos::from_us(10_000));
+        match receiver.poll(now, &mut |_| ()) {
+            Ok(count) => assert_eq!(count, 0),
+            Err(error) => break error,
+        }
+        assert!(begun.elapsed() < PATIENCE, "it goes on");
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert!(
+        error.to_string().contains("line A can't receive"),
+        "{error}"
+    );
 }

@@ -13,7 +13,7 @@ use tickcast_xdp::{XdpError, XdpReceiveLine, XdpReceiver, XdpReceiverConfig};
 use crate::network::{SENDER, TO};
 
 /// Upper bound of every wait. It only turns a hang into a failure.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub const GROUP_A: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 255, 7, 1), 7500);
 pub const GROUP_B: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 255, 7, 2), 7501);
