@@ -13,6 +13,7 @@ pub mod finding;
 mod fragments;
 mod frame;
 pub mod guess;
+mod head;
 mod input;
 mod pcap;
 mod pcapng;
@@ -20,8 +21,7 @@ mod times;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::{self, ErrorKind, Read},
+    io::Read,
     net::SocketAddr,
     ops::Range,
     path::{Path, PathBuf},
@@ -38,6 +38,7 @@ use self::{
     finding::{CaptureFinding, Findings},
     fragments::{Added, Reassembly},
     frame::{Content, Link, Skip},
+    head::{begins_file, not_a_capture, open_input, open_reader},
     input::Input,
     pcap::PcapReader,
     pcapng::PcapNgReader,
@@ -728,70 +729,6 @@ struct RawFrame {
     excess: Option<u64>,
     bytes: Range<usize>,
     is_snapped: bool,
-}
-
-/// Opens a file, a FIFO or standard input, and returns its size if it is a regular file.
-fn open_input(path: &Path) -> Result<(Input, Option<u64>), CaptureError> {
-    let at = |source: io::Error| match source.kind() {
-        ErrorKind::NotFound => CaptureError::Missing { path: path.into() },
-        _ => CaptureFault::Io(source).at(path, 0),
-    };
-    if path == Path::new("-") {
-        return Ok((Input::new(io::stdin()).map_err(at)?, None));
-    }
-    let file = File::open(path).map_err(at)?;
-    let metadata = file.metadata().map_err(at)?;
-    if metadata.is_dir() {
-        return Err(CaptureError::Directory { path: path.into() });
-    }
-    let size = metadata.is_file().then_some(metadata.len());
-    Ok((Input::new(file).map_err(at)?, size))
-}
-
-/// Returns the format of a capture file that begins here.
-fn begins_file(bytes: &[u8]) -> Option<CaptureFormat> {
-    let magic = bytes.first_chunk::<4>()?;
-    if *magic == pcapng::MAGIC {
-        let order = bytes.get(8..12)?;
-        let is_section = matches!(order, [0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a]);
-        return is_section.then_some(CaptureFormat::PcapNg);
-    }
-    let is_version = matches!(bytes.get(4..8)?, [2, 0, 4, 0] | [0, 2, 0, 4]);
-    (pcap::MAGICS.contains(magic) && is_version).then_some(CaptureFormat::Pcap)
-}
-
-/// Opens the reader of the capture file that begins here; `None` if none does.
-fn open_reader(input: &mut Input) -> Result<Option<(CaptureFormat, Reader)>, CaptureFault> {
-    input.ensure(pcapng::MAGIC.len())?;
-    let Some(magic) = input.visible().first_chunk::<4>() else {
-        return Ok(None);
-    };
-    if *magic == pcapng::MAGIC {
-        let reader = Reader::PcapNg(PcapNgReader::default());
-        return Ok(Some((CaptureFormat::PcapNg, reader)));
-    }
-    if pcap::MAGICS.contains(magic) {
-        // A file that ends within its header leaves its bytes to the end.
-        let reader = PcapReader::open(input)?.map_or(Reader::Ended, Reader::Pcap);
-        return Ok(Some((CaptureFormat::Pcap, reader)));
-    }
-    Ok(None)
-}
-
-fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
-    let path: PathBuf = path.into();
-    let head = input.visible();
-    if head.is_empty() && !input.is_cut() {
-        return CaptureError::Empty { path };
-    }
-    if input.is_cut() && head.len() < pcapng::MAGIC.len() {
-        return CaptureFault::Damaged(error::CUT).at(&path, head.len() as u64);
-    }
-    CaptureError::NotACapture {
-        path,
-        guess: guess::Guess::of_file(head),
-        head: head[..head.len().min(4)].to_vec(),
-    }
 }
 
 #[cfg(test)]
