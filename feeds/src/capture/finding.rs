@@ -1,5 +1,6 @@
 //! Findings: one line for each way in which an input is not as it should be.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use tickcast_reliability::types::Nanos;
@@ -65,15 +66,24 @@ pub enum CaptureFinding {
         /// First byte of the first such record.
         at: u64,
     },
-    /// The stamps' fractions are nanoseconds, although the file says microseconds; they are taken
-    /// as nanoseconds.
-    NanosecondsTaken,
+    /// The stamps have another unit than the file states, and are taken as of that.
+    UnitTaken {
+        /// Units in a second as the file states them.
+        stated: u64,
+        /// Units in a second as the stamps show them.
+        shown: u64,
+    },
     /// A stamp's fraction exceeds a second.
     Fraction {
         /// First byte of the record.
         at: u64,
         /// The fraction, in ns as the file's unit says.
         ns: u64,
+    },
+    /// Stamps are behind the year 2100, or no number of ns since 1970 in 64 bits.
+    Beyond {
+        /// First byte of the first such record.
+        at: u64,
     },
     /// Frames have no time, or that of 1970, although others have one.
     NoTime {
@@ -103,7 +113,8 @@ impl CaptureFinding {
         !matches!(
             self,
             Self::AnotherFile { .. }
-                | Self::NanosecondsTaken
+                | Self::UnitTaken { .. }
+                | Self::Beyond { .. }
                 | Self::NoTime { .. }
                 | Self::Jump { .. }
                 | Self::StepBack { .. }
@@ -154,9 +165,16 @@ impl fmt::Display for CaptureFinding {
                 "frames of link type {link} are not read; the first is at byte {at}: record as \
                  Ethernet, Linux cooked or raw IP"
             ),
-            Self::NanosecondsTaken => f.write_str(
-                "the file says microseconds, but its stamps hold nanoseconds: they are taken as \
-                 nanoseconds",
+            Self::UnitTaken { stated, shown } => {
+                let (stated, shown) = (unit_name(stated), unit_name(shown));
+                write!(
+                    f,
+                    "the file says {stated}, but its stamps hold {shown}: they are taken as {shown}"
+                )
+            }
+            Self::Beyond { at } => write!(
+                f,
+                "stamps are beyond the year 2100, and no usual unit explains them; the first is at byte {at}"
             ),
             Self::Fraction { at, ns } => write!(
                 f,
@@ -179,6 +197,17 @@ impl fmt::Display for CaptureFinding {
                 by.0 / 1_000
             ),
         }
+    }
+}
+
+/// Returns the name of a unit of time, by its number in a second.
+fn unit_name(per_second: u64) -> Cow<'static, str> {
+    match per_second {
+        1 => "seconds".into(),
+        1_000 => "milliseconds".into(),
+        1_000_000 => "microseconds".into(),
+        1_000_000_000 => "nanoseconds".into(),
+        other => format!("units of 1/{other} s").into(),
     }
 }
 
@@ -226,9 +255,9 @@ impl Findings {
     }
 
     /// Adds a finding that stands for all of its kind.
-    pub(crate) fn add_once(&mut self, finding: CaptureFinding) {
-        if !self.kept.contains(&finding) {
-            self.add(finding);
+    pub(crate) fn add_once(&mut self, finding: &CaptureFinding) {
+        if !self.kept.contains(finding) {
+            self.add(finding.clone());
         }
     }
 

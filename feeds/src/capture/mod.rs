@@ -18,6 +18,7 @@ mod input;
 mod pcap;
 mod pcapng;
 mod times;
+mod units;
 
 use std::{
     collections::BTreeMap,
@@ -393,7 +394,7 @@ impl Capture {
         if let Some(at) = stamp {
             frame.received_at = at;
             frame.excess = None;
-            frame.is_finer = false;
+            frame.other_unit = None;
         }
         stamp.is_some()
     }
@@ -723,8 +724,8 @@ enum NoLink {
 struct RawFrame {
     link: Result<Link, NoLink>,
     received_at: Nanos,
-    /// Whether the stamp is of nanoseconds although the file says microseconds.
-    is_finer: bool,
+    /// The finding that the stamp has another unit than the file states.
+    other_unit: Option<CaptureFinding>,
     /// A fraction of the stamp that exceeds a second, in ns.
     excess: Option<u64>,
     bytes: Range<usize>,

@@ -3,7 +3,7 @@
 use tickcast_reliability::types::Nanos;
 
 use super::finding::{CaptureFinding, Findings};
-use super::{RawFrame, STEP_MAX};
+use super::{RawFrame, STEP_MAX, units};
 
 /// The times so far.
 #[derive(Debug, Default)]
@@ -20,8 +20,8 @@ impl Times {
     /// Reports a time that can't be right, steps of more than a minute, and frames without a time among
     /// others. The frame's record begins at byte `at`.
     pub(super) fn check(&mut self, frame: &RawFrame, at: u64, findings: &mut Findings) {
-        if frame.is_finer {
-            findings.add_once(CaptureFinding::NanosecondsTaken);
+        if let Some(finding) = &frame.other_unit {
+            findings.add_once(finding);
         }
         if let Some(ns) = frame.excess {
             findings.add(CaptureFinding::Fraction { at, ns });
@@ -39,6 +39,10 @@ impl Times {
         {
             self.is_timeless_named = true;
             findings.add(CaptureFinding::NoTime { at });
+        }
+        // A later stamp that is beyond is a jump.
+        if last == Nanos::ZERO && units::is_beyond(now) {
+            findings.add(CaptureFinding::Beyond { at });
         }
         if now == Nanos::ZERO || last == Nanos::ZERO {
             return;

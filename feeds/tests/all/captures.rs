@@ -317,7 +317,8 @@ fn pcapng_stamps_follow_each_interfaces_resolution_and_offset() {
 
 #[test]
 fn nanoseconds_in_a_microsecond_interface_are_taken_as_such() {
-    const FIRST: u64 = 100_000_000_000_000_000;
+    // 1990.
+    const FIRST: u64 = 631_152_000_000_000_000;
     let frame = plain(b"x");
     for order in [Order::Little, Order::Big] {
         for (power, ticks, ns, is_taken) in [
@@ -332,7 +333,17 @@ fn nanoseconds_in_a_microsecond_interface_are_taken_as_such() {
             let bytes = [head, packet.clone(), packet].concat();
             let stamps: Vec<_> = read(&bytes).0.iter().map(|r| r.received_at).collect();
             assert_eq!(stamps, [ns; 2], "{power} {ticks}");
-            let expected = is_taken.then_some(CaptureFinding::NanosecondsTaken);
+            let expected = match (is_taken, ns) {
+                (true, _) => Some(CaptureFinding::UnitTaken {
+                    stated: 1_000_000,
+                    shown: 1_000_000_000,
+                }),
+                (false, u64::MAX) => {
+                    let at = section(order).len() + interface(order, 1, &[(9, &[power])]).len();
+                    Some(CaptureFinding::Beyond { at: at as u64 })
+                }
+                (false, _) => None,
+            };
             assert_eq!(
                 findings(&bytes),
                 Vec::from_iter(expected),

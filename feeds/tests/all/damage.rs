@@ -1,10 +1,13 @@
 //! Files with one fault each, built here byte by byte: its cost is that fault, and one line names it.
 
+use std::io::Cursor;
 use std::path::PathBuf;
 
+use tickcast_feeds::capture::Capture;
 use tickcast_feeds::capture::account::Reason;
 use tickcast_feeds::recording::{Inspection, RecordingError, Selection};
 use tickcast_feeds::venues::Settings;
+use tickcast_reliability::types::Nanos;
 
 /// 2023-11-14, in seconds.
 const DAY_S: u64 = 1_700_000_000;
@@ -143,4 +146,167 @@ fn channel_of_its_own_numbers_is_a_second_feed() {
             "{case}: {error}"
         );
     }
+}
+
+// Units of time stamps.
+
+/// Returns a block of pcapng.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let padded = body.len().next_multiple_of(4);
+    let len = (padded as u32 + 12).to_le_bytes();
+    let mut block = [&kind.to_le_bytes()[..], &len, body].concat();
+    block.resize(8 + padded, 0);
+    block.extend(len);
+    block
+}
+
+/// Returns a pcapng of raw IP whose interface states a resolution, with a packet at each tick.
+fn pcapng(power: u8, ticks: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    let section = [
+        &0x1a2b_3c4d_u32.to_le_bytes()[..],
+        &[1, 0, 0, 0],
+        &[0xff; 8],
+    ]
+    .concat();
+    let interface = [
+        101, 0, 0, 0, 0, 0, 0, 0, 9, 0, 1, 0, power, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let mut file = [block(0x0a0d_0d0a, &section), block(1, &interface)].concat();
+    for (number, at) in (1..).zip(ticks) {
+        let packet = ip(&mold(number));
+        let len = packet.len() as u32;
+        let words = [0, (at >> 32) as u32, at as u32, len, len];
+        let head = words.map(u32::to_le_bytes).concat();
+        file.extend(block(6, &[head, packet].concat()));
+    }
+    file
+}
+
+/// Returns a packet of MoldUDP64 with one system event.
+fn mold(sequence: u64) -> Vec<u8> {
+    let head = [&b"SESSION001"[..], &sequence.to_be_bytes(), &[0, 1, 0, 12]].concat();
+    [&head[..], b"S\0\0\0\0\0\0\0\0\0\0Q"].concat()
+}
+
+/// Returns the stamps of a capture, and its notes.
+fn stamps(file: &[u8]) -> (Vec<Nanos>, Vec<String>) {
+    let mut capture = Capture::from_reader("test", Cursor::new(file.to_vec())).unwrap();
+    let mut stamps = Vec::new();
+    while let Some(datagram) = capture.next().unwrap() {
+        stamps.push(datagram.received_at);
+    }
+    (stamps, capture.notes())
+}
+
+/// Stamps 300 ms apart, in ns.
+fn even(count: u64) -> impl Iterator<Item = u64> + Clone {
+    (0..count).map(|n| DAY_S * NS + n * 300_000_000)
+}
+
+const UNITS: [(u64, &str); 3] = [
+    (1_000, "milliseconds"),
+    (1_000_000, "microseconds"),
+    (NS, "nanoseconds"),
+];
+
+#[test]
+fn interface_of_another_unit_gives_the_right_times() {
+    for (power, (_, stated)) in [3, 6, 9].into_iter().zip(UNITS) {
+        for (per_second, held) in UNITS {
+            let (found, notes) = stamps(&pcapng(power, even(12).map(|at| at / (NS / per_second))));
+            assert!(found.iter().map(|at| at.0).eq(even(12)), "{stated} {held}");
+            let text = format!("says {stated}, but its stamps hold {held}");
+            match stated == held {
+                true => assert_eq!(notes, [""; 0]),
+                false => assert!(notes.len() == 1 && notes[0].contains(&text), "{notes:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn stamp_that_is_wrong_changes_no_unit() {
+    // The second stamp would be of this year in microseconds.
+    let wrong = |n: usize, at: u64| if n == 1 { at / 1_000 } else { at };
+    let ticks = even(12).enumerate().map(|(n, at)| wrong(n, at));
+    let (found, notes) = stamps(&pcapng(9, ticks.clone()));
+    assert!(found.iter().map(|at| at.0).eq(ticks));
+    assert!(
+        notes.iter().all(|note| !note.contains("stamps hold")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn stamps_that_no_unit_explains_are_a_note() {
+    let (found, notes) = stamps(&pcapng(6, [u64::MAX / 2; 4]));
+    assert_eq!(found.len(), 4);
+    assert!(
+        notes.len() == 1 && notes[0].contains("beyond the year 2100"),
+        "{notes:?}"
+    );
+}
+
+const MAGIC_US: u32 = 0xa1b2_c3d4;
+const MAGIC_NS: u32 = 0xa1b2_3c4d;
+
+#[test]
+fn pcap_of_another_unit_gives_the_right_times() {
+    for (magic, stated) in [(MAGIC_US, UNITS[1]), (MAGIC_NS, UNITS[2])] {
+        for (per_second, held) in UNITS {
+            let packets = (1..)
+                .zip(even(40))
+                .map(|(number, at)| (at / NS, at % NS / (NS / per_second), ip(&mold(number))));
+            let (found, notes) = stamps(&pcap_of(magic, packets));
+            assert!(
+                found.iter().map(|at| at.0).eq(even(40)),
+                "{} {held}",
+                stated.1
+            );
+            let text = format!("says {}, but its stamps hold {held}", stated.1);
+            match stated.1 == held {
+                true => assert_eq!(notes, [""; 0]),
+                false => assert!(notes.len() == 1 && notes[0].contains(&text), "{notes:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn pcap_of_small_fractions_keeps_its_unit() {
+    let file = |count: u64, of: &dyn Fn(u64) -> (u64, u64)| {
+        let packets = (1..=count).map(|number| {
+            let (seconds, fraction) = of(number);
+            (DAY_S + seconds, fraction, ip(&mold(number)))
+        });
+        stamps(&pcap_of(MAGIC_NS, packets))
+    };
+    for (count, of, case) in [
+        (
+            40,
+            (&|n: u64| (n, 100_000 + n)) as &dyn Fn(u64) -> (u64, u64),
+            "a timer of one second",
+        ),
+        (40, &|n: u64| (n, 0), "whole seconds"),
+        (900, &|n: u64| (0, n * 1_000), "within one millisecond"),
+        (40, &|n: u64| (n / 4, n % 4 * 250_000_000), "nanoseconds"),
+        (4, &|n: u64| (n, n * 200_000), "few packets"),
+    ] {
+        let (found, notes) = file(count, of);
+        assert_eq!(notes, [""; 0], "{case}");
+        let expected = (1..=count).map(of).map(|(s, ns)| (DAY_S + s) * NS + ns);
+        assert!(found.iter().map(|at| at.0).eq(expected), "{case}");
+    }
+}
+
+#[test]
+fn unit_of_a_busy_capture_is_found_behind_a_long_second() {
+    // More packets a second than are read at once.
+    let ats = || (0..8_000).map(|n| DAY_S * NS + n * 500_000);
+    let packets = (1..)
+        .zip(ats())
+        .map(|(number, at)| (at / NS, at % NS / 1_000, ip(&mold(number))));
+    let (found, notes) = stamps(&pcap_of(MAGIC_NS, packets));
+    assert!(found.iter().map(|at| at.0).eq(ats()), "{notes:?}");
+    assert_eq!(notes.len(), 1);
 }
