@@ -97,12 +97,28 @@ pub enum CaptureFinding {
         /// The distance.
         by: Nanos,
     },
-    /// A stamp is before the one before it.
+    /// Stamps are more than a second before the one before each of them.
     StepBack {
-        /// First byte of the record.
+        /// Their number.
+        steps: u64,
+        /// First byte of the first such record.
         at: u64,
-        /// The distance.
+        /// The longest step.
         by: Nanos,
+    },
+    /// Stamps in a row are each before the last one, as if the clock ran back.
+    Descent {
+        /// Their number.
+        stamps: u64,
+        /// First byte of the first such record.
+        at: u64,
+    },
+    /// Many stamps are more than 100 ms behind the newest one before them.
+    Behind {
+        /// Their number.
+        stamps: u64,
+        /// All stamps.
+        of: u64,
     },
 }
 
@@ -118,6 +134,8 @@ impl CaptureFinding {
                 | Self::NoTime { .. }
                 | Self::Jump { .. }
                 | Self::StepBack { .. }
+                | Self::Descent { .. }
+                | Self::Behind { .. }
         )
     }
 }
@@ -191,10 +209,21 @@ impl fmt::Display for CaptureFinding {
                 "the stamp at byte {at} is {} s ahead of the one before",
                 by.0 / 1_000_000_000
             ),
-            Self::StepBack { at, by } => write!(
+            Self::StepBack { steps, at, by } => write!(
                 f,
-                "the stamp at byte {at} is {} us behind the one before",
-                by.0 / 1_000
+                "{steps} stamps are more than a second behind the one before, by {} ms at most; the first is \
+                 at byte {at}: the clock was set, or files were joined",
+                by.0 / 1_000_000
+            ),
+            Self::Descent { stamps, at } => write!(
+                f,
+                "{stamps} stamps in a row descend, from byte {at} on: the clock ran back, or the packets are \
+                 in the wrong order"
+            ),
+            Self::Behind { stamps, of } => write!(
+                f,
+                "{stamps} of {of} stamps are more than 100 ms behind the newest one before them: several \
+                 clocks, or packets in the wrong order (reordercap)"
             ),
         }
     }

@@ -380,6 +380,7 @@ impl Capture {
             self.findings.add(CaptureFinding::Truncated { at });
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
+        self.times.end(&mut self.findings);
         self.reader = Reader::Ended;
     }
 

@@ -1231,6 +1231,7 @@ fn wrong_fractions_and_jumps_are_findings() {
             by: Nanos(98_999_999_000),
         },
         CaptureFinding::StepBack {
+            steps: 1,
             at: at(3),
             by: Nanos::from_secs(100),
         },

@@ -310,3 +310,76 @@ fn unit_of_a_busy_capture_is_found_behind_a_long_second() {
     assert!(found.iter().map(|at| at.0).eq(ats()), "{notes:?}");
     assert_eq!(notes.len(), 1);
 }
+
+// Steps of the clock.
+
+/// Returns the notes of a capture whose stamps are these, in ms.
+fn notes_of(stamps_ms: impl IntoIterator<Item = u64>) -> Vec<String> {
+    let packets = (1..)
+        .zip(stamps_ms)
+        .map(|(number, ms)| (DAY_S + ms / 1_000, ms % 1_000 * 1_000, ip(&mold(number))));
+    stamps(&pcap_of(MAGIC_US, packets)).1
+}
+
+#[test]
+fn clock_set_back_is_one_note_with_its_count() {
+    for by_ms in [1_100, 5_000, 50_000, 500_000] {
+        for steps in [1, 3] {
+            let back = |n: u64| (n / 40).min(steps) * by_ms;
+            let notes = notes_of((0..200).map(|n| 2_000_000 + n * 10 - back(n)));
+            let text = format!("{steps} stamps are more than a second behind");
+            assert!(
+                notes.len() == 1 && notes[0].contains(&text),
+                "{by_ms} {notes:?}"
+            );
+            let longest = format!("{} ms", by_ms - 10);
+            assert!(notes[0].contains(&longest), "{longest}: {notes:?}");
+        }
+    }
+    assert_eq!(
+        notes_of((0..200).map(|n| 2_000 + n * 10 - n / 190 * 900)),
+        [""; 0],
+        "below a second"
+    );
+}
+
+#[test]
+fn descending_stamps_are_one_note() {
+    for step_ms in [1, 10, 100] {
+        let notes = notes_of((0..33).map(|n| 10_000 - n * step_ms));
+        assert!(
+            notes.len() == 1 && notes[0].contains("descend"),
+            "{step_ms} {notes:?}"
+        );
+    }
+    // A minute each.
+    let notes = notes_of((0..33).map(|n| 33 * 60_001 - n * 60_001));
+    assert!(
+        notes[0].contains("32 stamps are more than a second behind"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn stamps_far_behind_the_newest_are_one_note() {
+    // A half, and a twentieth, of the packets have a clock that is 400 ms behind.
+    for (every, is_told) in [(2, true), (5, true), (20, false)] {
+        let ms = |n: u64| 10_000 + n - if n.is_multiple_of(every) { 400 } else { 0 };
+        let notes = notes_of((0..400).map(ms));
+        assert_eq!(notes.len(), usize::from(is_told), "{every} {notes:?}");
+        let is_about = |note: &String| note.contains("behind the newest one before");
+        assert!(notes.iter().all(is_about), "{notes:?}");
+    }
+}
+
+#[test]
+fn queues_of_one_card_that_are_read_in_turn_are_no_note() {
+    // Each of eight queues gives 16 packets of the same 96 ms.
+    let turn = |n: u64| 10_000 + n / 128 * 96 + n % 16 * 6 + n / 16 % 8 / 2;
+    assert_eq!(notes_of((0..1_280).map(turn)), [""; 0]);
+    // Packets of eight queues come in the opposite order.
+    assert_eq!(
+        notes_of((0..800).map(|n| 10_000 + n / 8 * 80 + (7 - n % 8) * 10)),
+        [""; 0]
+    );
+}
