@@ -120,6 +120,9 @@ impl BinaryFile {
         // A file cut within its first bytes is truncated.
         let is_short = head.len() <= framing::PREFIX_LEN;
         let Some(framing) = framing.or(is_short.then_some(Framing::Lengths)) else {
+            if let Some(fault) = input.take_fault() {
+                return Err(CaptureFault::Io(fault).at(path, 0));
+            }
             let what = "no message of ITCH 5.0 begins";
             return Err(CaptureFault::Damaged(what).at(path, 0));
         };
@@ -161,10 +164,14 @@ impl BinaryFile {
             self.follows_damage = false;
         }
         while !self.ended {
+            let at = self.input.offset();
             match self.step() {
                 Ok(Some(message)) => return Ok(Some(self.input.taken(message))),
                 Ok(None) => {}
                 Err(fault) => {
+                    if !self.ended {
+                        self.cut_off(self.input.offset() - at);
+                    }
                     self.ended = true;
                     return Err(fault.at(&self.path, self.input.offset()));
                 }
@@ -179,7 +186,7 @@ impl BinaryFile {
         let unit = match self.judge()? {
             Judged::Sound(unit) => unit,
             Judged::Cut => {
-                self.end(at);
+                self.end(at)?;
                 return Ok(None);
             }
             Judged::Damaged => {
@@ -385,25 +392,36 @@ impl BinaryFile {
         Ok(())
     }
 
-    /// Ends the input. Bytes that are left belong to a truncated message.
-    fn end(&mut self, at: u64) {
+    /// Ends the input. Bytes that are left belong to a truncated message. Returns the error that ended it.
+    fn end(&mut self, at: u64) -> Result<(), CaptureFault> {
         let left = self.input.visible();
         let is_cut = self.input.is_cut() || self.framing.may_begin(left);
         let is_padding = self.is_after_mark && is_zero(left) && !self.input.is_cut();
+        let is_input_cut = self.input.is_cut();
         let left = left.len();
         self.input.take(left);
+        let fault = self.input.take_fault();
         if is_padding {
             self.stats.account.add(Reason::Padding, 0, left as u64);
         } else if self.is_after_end && left > 0 && !is_cut {
             self.skipped(at, at + left as u64);
-        } else if left > 0 || self.input.is_cut() {
-            self.stats.truncated = 1;
-            self.stats.account.add(Reason::Truncated, 0, left as u64);
-            self.findings.add(CaptureFinding::Truncated { at });
-            self.suppose_message();
+        } else if left > 0 || is_input_cut {
+            self.cut_off(left as u64);
+            // The error names itself.
+            if fault.is_none() {
+                self.findings.add(CaptureFinding::Truncated { at });
+            }
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.ended = true;
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Accounts for the bytes of a message that is not whole, at the end.
+    fn cut_off(&mut self, bytes: u64) {
+        self.stats.truncated = 1;
+        self.stats.account.add(Reason::Truncated, 0, bytes);
+        self.suppose_message();
     }
 
     /// Returns the ordinal of the current message's session, from 0.

@@ -58,8 +58,16 @@ pub(super) fn open_reader(
     Ok(None)
 }
 
-pub(super) fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
+/// Returns the error of a file that begins like no capture.
+pub(super) fn not_a_capture(path: &Path, input: &mut Input) -> CaptureError {
     let path: PathBuf = path.into();
+    let guess = guess::Guess::of_file(input.visible());
+    // Corrupt bytes may be of any format.
+    if guess.is_none()
+        && let Some(fault) = input.take_fault()
+    {
+        return CaptureFault::Io(fault).at(&path, input.visible().len() as u64);
+    }
     let head = input.visible();
     if head.is_empty() && !input.is_cut() {
         return CaptureError::Empty { path };
@@ -69,7 +77,7 @@ pub(super) fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
     }
     CaptureError::NotACapture {
         path,
-        guess: guess::Guess::of_file(head),
+        guess,
         head: head[..head.len().min(4)].to_vec(),
     }
 }

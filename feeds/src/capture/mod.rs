@@ -225,7 +225,7 @@ impl Capture {
     ) -> Result<Self, CaptureError> {
         let at = |fault: CaptureFault| fault.at(path, 0);
         let Some((format, reader)) = open_reader(&mut input).map_err(at)? else {
-            return Err(not_a_capture(path, &input));
+            return Err(not_a_capture(path, &mut input));
         };
         let mut capture = Self {
             path: path.into(),
@@ -243,7 +243,7 @@ impl Capture {
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
-            capture.end(capture.input.offset());
+            capture.end(capture.input.offset()).map_err(at)?;
         }
         Ok(capture)
     }
@@ -280,7 +280,11 @@ impl Capture {
             let step = match entered.and_then(|()| self.step()) {
                 Ok(step) => step,
                 Err(fault) => {
+                    let bytes = self.input.offset() - offset;
+                    self.stats.account.add(Reason::Truncated, 0, bytes);
+                    self.stats.truncated = 1;
                     self.reader = Reader::Ended;
+                    self.times.end(&mut self.findings);
                     return Err(fault.at(&self.path, self.input.offset()));
                 }
             };
@@ -303,7 +307,10 @@ impl Capture {
                     self.stats.frames += 1;
                     account.add(Reason::Malformed, 1, bytes);
                 }
-                Step::End => self.end(offset),
+                Step::End => {
+                    let ended = self.end(offset);
+                    ended.map_err(|fault| fault.at(&self.path, self.input.offset()))?;
+                }
                 Step::Frame(mut frame) => {
                     self.stats.frames += 1;
                     // Fragments age by one clock: not every frame has the stamp that is asked for.
@@ -365,23 +372,30 @@ impl Capture {
         }
     }
 
-    /// Accounts for the end of the file, whose last record begins at `at` and is cut off.
-    fn end(&mut self, at: u64) {
+    /// Accounts for the end of the file, whose last record begins at `at` and is cut off. Returns the error
+    /// that ended it.
+    fn end(&mut self, at: u64) -> Result<(), CaptureFault> {
         let rest = self.input.visible();
         // No record or block begins with so many zeros.
         let is_padding = rest.len() >= 4 && rest.iter().all(|byte| *byte == 0);
         self.input.take(rest.len());
         let bytes = self.input.offset() - at;
-        if is_padding && !self.input.is_cut() {
+        let is_cut = self.input.is_cut();
+        let fault = self.input.take_fault();
+        if is_padding && !is_cut {
             self.stats.account.add(Reason::Padding, 0, bytes);
-        } else if bytes > 0 || self.input.is_cut() {
+        } else if bytes > 0 || is_cut {
             self.stats.account.add(Reason::Truncated, 0, bytes);
             self.stats.truncated = 1;
-            self.findings.add(CaptureFinding::Truncated { at });
+            // The error names itself.
+            if fault.is_none() {
+                self.findings.add(CaptureFinding::Truncated { at });
+            }
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.times.end(&mut self.findings);
         self.reader = Reader::Ended;
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// Gives a frame the time that is asked for. Returns `false` if it has none, and keeps its record's.

@@ -1,8 +1,9 @@
 //! Files with one fault each, built here byte by byte: its cost is that fault, and one line names it.
 
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
+use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::capture::Capture;
 use tickcast_feeds::capture::account::Reason;
 use tickcast_feeds::recording::{Inspection, RecordingError, Selection};
@@ -36,6 +37,10 @@ fn inspected(
 ) -> Result<Inspection, RecordingError> {
     let file = written(name, bytes);
     Inspection::of(&[&file.0], selection, None, &Settings::default())
+}
+
+fn inspect(name: &str, bytes: &[u8]) -> Inspection {
+    inspected(name, bytes, &Selection::default()).unwrap()
 }
 
 /// Returns messages and missing ones of the only feed.
@@ -382,4 +387,86 @@ fn queues_of_one_card_that_are_read_in_turn_are_no_note() {
         notes_of((0..800).map(|n| 10_000 + n / 8 * 80 + (7 - n % 8) * 10)),
         [""; 0]
     );
+}
+
+// Corrupt compressed streams.
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// Asserts that all messages come, and one line names the compressed stream.
+fn check_corrupt(name: &str, file: &[u8], messages: u64, bytes: u64) {
+    let inspection = inspect(name, file);
+    // Only the numbers of packets show that none is missing at the end.
+    let missing = u64::from(!name.contains(".pcap"));
+    assert_eq!(counts(&inspection), (messages, missing), "{name}");
+    let [fault] = &inspection.faults[..] else {
+        panic!("one fault: {name} {:?}", inspection.faults);
+    };
+    assert!(
+        fault.contains("the compressed stream (gzip or zstd) is corrupt"),
+        "{fault}"
+    );
+    assert_eq!(inspection.account.total().bytes, bytes, "{name}");
+}
+
+#[test]
+fn wrong_checksum_of_gzip_costs_no_message() {
+    let event = |n: u64| mold(n)[20..].to_vec();
+    let capture = pcap((1..=40).map(mold));
+    let messages = (1..=40).flat_map(event).collect::<Vec<u8>>();
+    let login = b"\0\x1fASESSION001                   1";
+    let sequenced = (1..=40).flat_map(|n| [b"\0\x0dS", &event(n)[2..]].concat());
+    let soup = [&login[..], &sequenced.collect::<Vec<u8>>()].concat();
+    let ng = pcapng(9, even(40));
+    for (name, whole) in [
+        ("corrupt.pcap", capture),
+        ("corrupt.pcapng", ng),
+        ("corrupt.itch", messages),
+        ("corrupt.bin", soup),
+    ] {
+        let mut file = gzip(&whole);
+        let checksum = file.len() - 8;
+        file[checksum] ^= 1;
+        check_corrupt(name, &file, 40, whole.len() as u64);
+        // A record that is not whole is damage.
+        let cut = &whole[..whole.len() - 3];
+        let mut file = gzip(cut);
+        let checksum = file.len() - 8;
+        file[checksum] ^= 1;
+        check_corrupt(name, &file, 39, cut.len() as u64);
+        let inspection = inspect(name, &file);
+        assert!(inspection.account.of(Reason::Truncated).bytes > 0, "{name}");
+    }
+}
+
+#[test]
+fn corrupt_stream_without_content_is_an_error() {
+    let mut file = gzip(b"");
+    let checksum = file.len() - 8;
+    file[checksum] ^= 1;
+    for bytes in [file, gzip(b"no capture").split_off(0)] {
+        let mut bytes = bytes;
+        let checksum = bytes.len() - 8;
+        bytes[checksum] ^= 2;
+        let error = inspected("none", &bytes, &Selection::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("the compressed stream (gzip or zstd) is corrupt"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn corrupt_second_member_keeps_the_first() {
+    let whole = pcap((1..=40).map(mold));
+    let mut second = gzip(&[0x55; 4_000]);
+    second[10] = 0xff;
+    let file = [gzip(&whole), second].concat();
+    check_corrupt("member.pcap", &file, 40, whole.len() as u64);
 }
