@@ -6,8 +6,9 @@
 //! length, or begin with its start-of-messages event.
 //!
 //! Every length is compared with its message type. A message is believed only if a sound one, the
-//! end mark or the end follows; behind damage, reading continues at the next two sound messages. A
-//! row of sound messages shows that the first one of the file is wrong.
+//! end mark or the end follows; behind damage, reading continues at the next two sound messages. Those
+//! begin another day if they are earlier, or like its first ones and behind an end mark. A row of sound
+//! messages shows that the first one of the file is wrong.
 //! Damage counts as one message, so that the position of its loss is no message's.
 
 mod framing;
@@ -27,7 +28,7 @@ use super::{
     input::Input,
     open_input,
 };
-use crate::itch::messages::{SystemEvent, message_len};
+use crate::itch::messages::{StockDirectory, SystemEvent, message_len};
 
 /// Event code of the first message of a day.
 const START_OF_MESSAGES: u8 = b'O';
@@ -56,6 +57,8 @@ pub struct BinaryFile {
     supposed: u64,
     /// Whether damage precedes the message that was returned last, or the end.
     follows_damage: bool,
+    /// Stamps of the session's last two messages.
+    stamps: [Option<u64>; 2],
     /// Name of the session that the last login began.
     login: Option<[u8; 10]>,
     stats: BinaryFileStats,
@@ -85,6 +88,17 @@ enum Judged {
     Sound(Unit),
     Cut,
     Damaged,
+}
+
+/// The day of messages behind damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The day before the damage.
+    Same,
+    /// Another day, whose first messages are lost.
+    Another,
+    /// Another day, from its first message on.
+    FromStart,
 }
 
 impl BinaryFile {
@@ -145,6 +159,7 @@ impl BinaryFile {
             highest: 0,
             supposed: 0,
             follows_damage: false,
+            stamps: [None; 2],
             login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
@@ -214,6 +229,10 @@ impl BinaryFile {
                     self.begin_session(at, 0);
                 }
                 self.sequence += 1;
+                self.stamps = [
+                    self.stamps[1],
+                    framing::stamp(self.input.taken(message.clone())),
+                ];
                 if self.sequence <= self.highest {
                     self.stats.repeated += 1;
                     self.stats.account.add(Reason::Repeated, 1, len);
@@ -225,12 +244,13 @@ impl BinaryFile {
                 self.stats.account.add(Reason::Datagram, 1, len);
                 return Ok(Some(message));
             }
-            Unit::EndMark { .. } if is_after_mark => {
-                self.stats.account.add(Reason::Padding, 0, len);
-            }
             Unit::EndMark { .. } => {
-                self.stats.end_marks += 1;
-                self.stats.account.add(Reason::Structure, 0, len);
+                if is_after_mark {
+                    self.stats.account.add(Reason::Padding, 0, len);
+                } else {
+                    self.stats.end_marks += 1;
+                    self.stats.account.add(Reason::Structure, 0, len);
+                }
                 let next = self.input.offset();
                 if self.goes_on()? {
                     self.begin_session(next, 0);
@@ -314,6 +334,7 @@ impl BinaryFile {
         }
         self.session = self.session.saturating_add(1);
         self.supposed = 0;
+        self.stamps = [None; 2];
         (self.joined, self.sequence, self.highest) = (sequence, sequence, 0);
         self.findings.add(CaptureFinding::AnotherFile { at });
     }
@@ -377,19 +398,53 @@ impl BinaryFile {
             return Ok(());
         }
         let is_last = !self.input.ensure(1)?;
-        match mark.map(|len| len as u64) {
-            // A message whose length became 0 looks like an end mark.
-            Some(len)
-                if is_last && behind.is_none_or(|of_kind| to - from - len != of_kind as u64) =>
-            {
-                self.stats.end_marks += 1;
-                self.stats.account.add(Reason::Structure, 0, len);
-                self.is_after_end = true;
-                self.skipped(from + len, to);
+        // A message whose length became 0 looks like an end mark.
+        let is_message = |len: u64| behind.is_some_and(|of_kind| to - from - len == of_kind as u64);
+        let mark = mark.map(|len| len as u64);
+        let mark = mark.filter(|len| !is_message(*len));
+        let next = self.part_ahead(mark.is_some());
+        let mark = mark.filter(|_| is_last || next != Part::Same);
+        if let Some(len) = mark {
+            self.stats.end_marks += 1;
+            self.stats.account.add(Reason::Structure, 0, len);
+            self.is_after_end = true;
+        }
+        let from = from + mark.unwrap_or(0);
+        // The damage belongs to the day that is not over.
+        if next == Part::Another && self.is_after_end {
+            self.begin_session(to, 0);
+            self.is_after_end = false;
+            self.skipped(from, to);
+        } else {
+            self.skipped(from, to);
+            if next == Part::Another {
+                self.begin_session(to, 0);
             }
-            _ => self.skipped(from, to),
         }
         Ok(())
+    }
+
+    /// Returns which day the sound messages behind damage belong to. Logins tell that of SoupBinTCP.
+    fn part_ahead(&self, is_behind_mark: bool) -> Part {
+        let visible = self.input.visible();
+        let mut messages = self.framing.messages(visible).take(2).peekable();
+        let Some(first) = messages.peek().filter(|_| !self.is_soup()) else {
+            return Part::Same;
+        };
+        let is_event = first.first() == Some(&SystemEvent::KIND);
+        if is_event && first.get(EVENT_AT) == Some(&START_OF_MESSAGES) {
+            return Part::FromStart;
+        }
+        let is_of_start = is_event || first.first() == Some(&StockDirectory::KIND);
+        // One stamp of two may be wrong.
+        let last = self.stamps[0].zip(self.stamps[1]);
+        let falls_back = last.is_some_and(|(one, other)| {
+            messages.all(|it| framing::stamp(it).is_some_and(|stamp| stamp < one.min(other)))
+        });
+        match falls_back || (is_of_start && is_behind_mark) {
+            true => Part::Another,
+            false => Part::Same,
+        }
     }
 
     /// Ends the input. Bytes that are left belong to a truncated message. Returns the error that ended it.

@@ -470,3 +470,107 @@ fn corrupt_second_member_keeps_the_first() {
     let file = [gzip(&whole), second].concat();
     check_corrupt("member.pcap", &file, 40, whole.len() as u64);
 }
+
+// Two days in one file.
+
+/// Returns a framed system event at a minute.
+fn event(minute: u64, code: u8) -> Vec<u8> {
+    let ns = (minute * 60 * NS).to_be_bytes();
+    [&b"\0\x0cS\0\0\0\0"[..], &ns[2..], &[code]].concat()
+}
+
+/// Returns a framed message of zeros at a minute.
+fn message(minute: u64, kind: u8, len: u8) -> Vec<u8> {
+    let ns = (minute * 60 * NS).to_be_bytes();
+    let mut message = [&[0, len, kind, 0, 0, 0, 0][..], &ns[2..]].concat();
+    message.resize(2 + usize::from(len), 0);
+    message
+}
+
+/// Returns a day of 20 messages from a minute on.
+fn day(from: u64) -> Vec<u8> {
+    let hour = (1..19).flat_map(|n| message(from + n, b'D', 19));
+    [event(from, b'O'), hour.collect(), event(from + 30, b'M')].concat()
+}
+
+/// Returns messages, missing ones, sessions, and the account of skipped bytes.
+fn of_days(name: &str, file: &[u8]) -> (u64, u64, usize, u64) {
+    let inspection = inspect(name, file);
+    let (messages, missing) = counts(&inspection);
+    let sessions = 1 + inspection
+        .notes
+        .iter()
+        .filter(|it| it.contains("another file"))
+        .count();
+    assert_eq!(
+        inspection.account.total().bytes,
+        file.len() as u64,
+        "{name}"
+    );
+    (
+        messages,
+        missing,
+        sessions,
+        inspection.account.of(Reason::Skipped).bytes,
+    )
+}
+
+#[test]
+fn damage_behind_an_end_mark_begins_the_next_day() {
+    let (first, second) = (day(200), day(180));
+    for lost in [1, 2, 5] {
+        // The first messages of the second day.
+        let len = 14 + (lost - 1) * 21;
+        let junk = vec![0xff; len];
+        let file = [&first[..], &[0, 0], &junk, &second[len..]].concat();
+        let expected = (40 - lost as u64, 1, 2, len as u64);
+        assert_eq!(of_days("bound", &file), expected, "{lost}");
+        // The mark is damaged too; the times fall back.
+        let file = [&first[..], &[0xff, 0xff], &junk, &second[len..]].concat();
+        let expected = (40 - lost as u64, 1, 2, 2 + len as u64);
+        assert_eq!(of_days("mark", &file), expected, "{lost}");
+    }
+    // A day that begins whole misses nothing.
+    let file = [&first[..], &[0, 0], &[0xff; 30], &second].concat();
+    assert_eq!(of_days("between", &file), (40, 0, 2, 30));
+    // The beginning of the second day is cut off.
+    let file = [&first[..], &[0, 0], &second[7..]].concat();
+    assert_eq!(of_days("cut", &file), (39, 1, 2, 7));
+}
+
+#[test]
+fn day_of_later_times_begins_with_its_first_messages() {
+    // System event and stock directory begin a day whatever their times are.
+    for (kind, len) in [(b'R', 39), (b'S', 12)] {
+        let later = [message(300, kind, len), day(301)[14..].to_vec()].concat();
+        let file = [&day(200)[..], &[0, 0], &[0xff; 30], &later].concat();
+        assert_eq!(of_days("later", &file), (40, 1, 2, 30), "{kind}");
+        // Without the mark they may be of the same day.
+        let file = [&day(200)[..], &[0xff; 30], &later].concat();
+        assert_eq!(of_days("same", &file), (40, 1, 1, 30), "{kind}");
+    }
+    // A second mark pads the first.
+    let file = [&day(200)[..], &[0; 4], &day(300)[14..]].concat();
+    assert_eq!(of_days("padded", &file), (39, 0, 2, 0));
+}
+
+#[test]
+fn damage_within_a_day_begins_no_other() {
+    let whole = day(200);
+    let at = 14 + 5 * 21;
+    for junk in [
+        &[0xff; 21][..],
+        &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[0xff; 4],
+    ] {
+        let mut file = whole.clone();
+        file[at..at + junk.len()].copy_from_slice(junk);
+        let (messages, missing, sessions, _) = of_days("within", &file);
+        assert_eq!((messages, missing, sessions), (19, 1, 1), "{junk:02x?}");
+    }
+    // One stamp before the damage is far too late.
+    let mut file = whole.clone();
+    file[at - 21 + 7] = 0x40;
+    file[at..at + 4].fill(0xff);
+    assert_eq!(of_days("late", &file), (19, 1, 1, 21));
+}
