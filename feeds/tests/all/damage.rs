@@ -574,3 +574,57 @@ fn damage_within_a_day_begins_no_other() {
     file[at..at + 4].fill(0xff);
     assert_eq!(of_days("late", &file), (19, 1, 1, 21));
 }
+
+// Fragments of a reused id.
+
+/// Returns the fragments of a datagram under an id: the first has 24 bytes behind the IP header.
+fn fragments(id: u16, payload: &[u8]) -> [Vec<u8>; 2] {
+    let whole = &ip(payload)[20..];
+    // Without its checksum, a wrong packet would be taken for a right one.
+    let mut udp = whole.to_vec();
+    let pseudo = [
+        &[10, 0, 0, 1, 239, 1, 1, 1, 0, 17][..],
+        &(udp.len() as u16).to_be_bytes(),
+    ];
+    let mut bytes = [pseudo.concat(), udp.clone()].concat();
+    bytes.resize(bytes.len().next_multiple_of(2), 0);
+    let words = bytes
+        .chunks(2)
+        .map(|it| u32::from(it[0]) << 8 | u32::from(it[1]));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    udp[6..8].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    [(0x2000_u16, &udp[..24]), (3, &udp[24..])].map(|(flags, part)| {
+        let mut packet = ip(part);
+        packet.drain(20..28);
+        let len = packet.len() as u16;
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        packet[4..6].copy_from_slice(&id.to_be_bytes());
+        packet[6..8].copy_from_slice(&flags.to_be_bytes());
+        packet
+    })
+}
+
+#[test]
+fn lost_fragment_of_a_reused_id_costs_its_packet_only() {
+    for lost in 0..2 {
+        for of in [0, 7, 19] {
+            let mut packets = Vec::new();
+            for number in 1..=20_u64 {
+                for (index, part) in fragments(77, &mold(number)).into_iter().enumerate() {
+                    if (number - 1, index) != (of, lost) {
+                        packets.push((DAY_S, packets.len() as u64 * 1_000, part));
+                    }
+                }
+            }
+            let file = pcap_of(MAGIC_US, packets);
+            let inspection = inspect("reused", &file);
+            let feed = &inspection.feeds[0];
+            assert_eq!(feed.messages, 19, "{lost} of {of}: {:?}", inspection.faults);
+            assert!(!inspection.is_whole());
+            assert_eq!(inspection.account.total().frames, 39);
+        }
+    }
+}
