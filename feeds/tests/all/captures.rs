@@ -730,6 +730,11 @@ fn encapsulations_lead_to_the_same_datagram() {
     let policy = vxlan([0x88, 0, 0, 7], &inner);
     let erspan_3 = |last: u8| [&[0x20; 11][..], &[last]].concat();
     let subheader = [&erspan_3(1)[..], &[0; 8], &inner].concat();
+    // The frame type is in bits 1 to 5 of byte 10.
+    let erspan_3_of_ip = |last: u8| {
+        let header = [&[0x20; 10][..], &[0b1000_1011, last]].concat();
+        [&header[..], &vec![0; usize::from(last) * 8], &ip].concat()
+    };
     let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ip].concat();
     for (name, frame) in [
         (
@@ -756,6 +761,14 @@ fn encapsulations_lead_to_the_same_datagram() {
         (
             "ERSPAN III, longer",
             gre(0x1000, 0x22eb, &[0; 4], &subheader),
+        ),
+        (
+            "ERSPAN III of IP",
+            gre(0x1000, 0x22eb, &[0; 4], &erspan_3_of_ip(0)),
+        ),
+        (
+            "ERSPAN III of IP, longer",
+            gre(0x1000, 0x22eb, &[0; 4], &erspan_3_of_ip(1)),
         ),
         (
             "MPLS",

@@ -3,6 +3,7 @@
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
+use crate::common::data_dir;
 use flate2::{Compression, write::GzEncoder};
 use tickcast_feeds::capture::Capture;
 use tickcast_feeds::capture::account::Reason;
@@ -625,6 +626,59 @@ fn lost_fragment_of_a_reused_id_costs_its_packet_only() {
             assert_eq!(feed.messages, 19, "{lost} of {of}: {:?}", inspection.faults);
             assert!(!inspection.is_whole());
             assert_eq!(inspection.account.total().frames, 39);
+        }
+    }
+}
+
+// Guesses.
+
+/// Returns the error of a file that holds no feed.
+fn refusal(name: &str, file: &[u8]) -> String {
+    let error = inspected(name, file, &Selection::default()).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn formats_without_a_message_are_named() {
+    let heartbeat = |n: u64| [&mold(n)[..18], &[0, 0]].concat();
+    let soup_41 = [
+        &b"\0\x1fASESSION001                   1"[..],
+        b"\0\x06ST\0\0\0\x01",
+        &[&b"\0\x1fSA"[..], &[0; 29]].concat(),
+        b"\0\x01H",
+        b"\0\x06ST\0\0\0\x02",
+    ]
+    .concat();
+    for (name, file, text) in [
+        (
+            "beats",
+            pcap((1..6).map(|_| heartbeat(1))),
+            "heartbeats of MoldUDP64",
+        ),
+        ("rejected", b"\0\x02JA".to_vec(), "login was rejected"),
+        ("closed", b"\0\x02JS".to_vec(), "login was rejected"),
+        ("lz4", b"\x02\x21\x4c\x18\x05\0\0\0hello".to_vec(), "unlz4"),
+        ("zip", [&b"PK\x05\x06"[..], &[0; 18]].concat(), "unzip"),
+        ("parts", [&b"PK\x07\x08"[..], &[0; 18]].concat(), "unzip"),
+        ("itch41", soup_41, "ITCH 4.1"),
+    ] {
+        let error = refusal(name, &file);
+        assert!(error.contains(text), "{name}: {error}");
+    }
+}
+
+#[test]
+fn captures_of_nyse_are_named() {
+    let Some(dir) = data_dir() else {
+        return;
+    };
+    for entry in std::fs::read_dir(dir.join("nyse-xdp")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "pcap") {
+            let selection = Selection::default();
+            let error = Inspection::of(&[&path], &selection, None, &Settings::default());
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("looks like NYSE"), "{error}");
         }
     }
 }
