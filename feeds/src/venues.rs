@@ -1,6 +1,6 @@
 //! The table of feed formats: one name, one decoder and one detector each.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr};
 
 use thiserror::Error;
 use tickcast_reliability::types::Nanos;
@@ -128,6 +128,15 @@ impl Format {
     /// Returns the channels that a packet of unknown format may belong to.
     pub(crate) fn channels(packet: &[u8]) -> impl Iterator<Item = u32> {
         (Self::ALL.into_iter()).filter_map(|it| it.packets().channel(packet))
+    }
+
+    /// Returns the session of a packet and the sequences of its messages, in formats whose destinations may
+    /// carry several channels. A heartbeat has none, before the next one.
+    pub(crate) fn numbers(self, packet: &[u8]) -> Option<(u128, Range<u64>)> {
+        match self {
+            Self::IexTp => IexPackets::numbers(packet),
+            Self::MoldUdp64Itch50 => None,
+        }
     }
 
     /// Returns the format's packets, as a recording sees them.

@@ -6,8 +6,9 @@
 //! length, or begin with its start-of-messages event.
 //!
 //! Every length is compared with its message type. A message is believed only if a sound one, the
-//! end mark or the end follows; behind damage, reading continues at the next two sound messages. A
-//! row of sound messages shows that the first one of the file is wrong.
+//! end mark or the end follows; behind damage, reading continues at the next two sound messages. Those
+//! begin another day if they are earlier, or like its first ones and behind an end mark. A row of sound
+//! messages shows that the first one of the file is wrong.
 //! Damage counts as one message, so that the position of its loss is no message's.
 
 mod framing;
@@ -27,7 +28,7 @@ use super::{
     input::Input,
     open_input,
 };
-use crate::itch::messages::{SystemEvent, message_len};
+use crate::itch::messages::{StockDirectory, SystemEvent, message_len};
 
 /// Event code of the first message of a day.
 const START_OF_MESSAGES: u8 = b'O';
@@ -56,6 +57,8 @@ pub struct BinaryFile {
     supposed: u64,
     /// Whether damage precedes the message that was returned last, or the end.
     follows_damage: bool,
+    /// Stamps of the session's last two messages.
+    stamps: [Option<u64>; 2],
     /// Name of the session that the last login began.
     login: Option<[u8; 10]>,
     stats: BinaryFileStats,
@@ -85,6 +88,17 @@ enum Judged {
     Sound(Unit),
     Cut,
     Damaged,
+}
+
+/// The day of messages behind damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The day before the damage.
+    Same,
+    /// Another day, whose first messages are lost.
+    Another,
+    /// Another day, from its first message on.
+    FromStart,
 }
 
 impl BinaryFile {
@@ -120,6 +134,9 @@ impl BinaryFile {
         // A file cut within its first bytes is truncated.
         let is_short = head.len() <= framing::PREFIX_LEN;
         let Some(framing) = framing.or(is_short.then_some(Framing::Lengths)) else {
+            if let Some(fault) = input.take_fault() {
+                return Err(CaptureFault::Io(fault).at(path, 0));
+            }
             let what = "no message of ITCH 5.0 begins";
             return Err(CaptureFault::Damaged(what).at(path, 0));
         };
@@ -142,6 +159,7 @@ impl BinaryFile {
             highest: 0,
             supposed: 0,
             follows_damage: false,
+            stamps: [None; 2],
             login: None,
             stats: BinaryFileStats::default(),
             findings: Findings::default(),
@@ -161,10 +179,14 @@ impl BinaryFile {
             self.follows_damage = false;
         }
         while !self.ended {
+            let at = self.input.offset();
             match self.step() {
                 Ok(Some(message)) => return Ok(Some(self.input.taken(message))),
                 Ok(None) => {}
                 Err(fault) => {
+                    if !self.ended {
+                        self.cut_off(self.input.offset() - at);
+                    }
                     self.ended = true;
                     return Err(fault.at(&self.path, self.input.offset()));
                 }
@@ -179,7 +201,7 @@ impl BinaryFile {
         let unit = match self.judge()? {
             Judged::Sound(unit) => unit,
             Judged::Cut => {
-                self.end(at);
+                self.end(at)?;
                 return Ok(None);
             }
             Judged::Damaged => {
@@ -207,6 +229,10 @@ impl BinaryFile {
                     self.begin_session(at, 0);
                 }
                 self.sequence += 1;
+                self.stamps = [
+                    self.stamps[1],
+                    framing::stamp(self.input.taken(message.clone())),
+                ];
                 if self.sequence <= self.highest {
                     self.stats.repeated += 1;
                     self.stats.account.add(Reason::Repeated, 1, len);
@@ -218,12 +244,13 @@ impl BinaryFile {
                 self.stats.account.add(Reason::Datagram, 1, len);
                 return Ok(Some(message));
             }
-            Unit::EndMark { .. } if is_after_mark => {
-                self.stats.account.add(Reason::Padding, 0, len);
-            }
             Unit::EndMark { .. } => {
-                self.stats.end_marks += 1;
-                self.stats.account.add(Reason::Structure, 0, len);
+                if is_after_mark {
+                    self.stats.account.add(Reason::Padding, 0, len);
+                } else {
+                    self.stats.end_marks += 1;
+                    self.stats.account.add(Reason::Structure, 0, len);
+                }
                 let next = self.input.offset();
                 if self.goes_on()? {
                     self.begin_session(next, 0);
@@ -307,6 +334,7 @@ impl BinaryFile {
         }
         self.session = self.session.saturating_add(1);
         self.supposed = 0;
+        self.stamps = [None; 2];
         (self.joined, self.sequence, self.highest) = (sequence, sequence, 0);
         self.findings.add(CaptureFinding::AnotherFile { at });
     }
@@ -370,40 +398,85 @@ impl BinaryFile {
             return Ok(());
         }
         let is_last = !self.input.ensure(1)?;
-        match mark.map(|len| len as u64) {
-            // A message whose length became 0 looks like an end mark.
-            Some(len)
-                if is_last && behind.is_none_or(|of_kind| to - from - len != of_kind as u64) =>
-            {
-                self.stats.end_marks += 1;
-                self.stats.account.add(Reason::Structure, 0, len);
-                self.is_after_end = true;
-                self.skipped(from + len, to);
+        // A message whose length became 0 looks like an end mark.
+        let is_message = |len: u64| behind.is_some_and(|of_kind| to - from - len == of_kind as u64);
+        let mark = mark.map(|len| len as u64);
+        let mark = mark.filter(|len| !is_message(*len));
+        let next = self.part_ahead(mark.is_some());
+        let mark = mark.filter(|_| is_last || next != Part::Same);
+        if let Some(len) = mark {
+            self.stats.end_marks += 1;
+            self.stats.account.add(Reason::Structure, 0, len);
+            self.is_after_end = true;
+        }
+        let from = from + mark.unwrap_or(0);
+        // The damage belongs to the day that is not over.
+        if next == Part::Another && self.is_after_end {
+            self.begin_session(to, 0);
+            self.is_after_end = false;
+            self.skipped(from, to);
+        } else {
+            self.skipped(from, to);
+            if next == Part::Another {
+                self.begin_session(to, 0);
             }
-            _ => self.skipped(from, to),
         }
         Ok(())
     }
 
-    /// Ends the input. Bytes that are left belong to a truncated message.
-    fn end(&mut self, at: u64) {
+    /// Returns which day the sound messages behind damage belong to. Logins tell that of SoupBinTCP.
+    fn part_ahead(&self, is_behind_mark: bool) -> Part {
+        let visible = self.input.visible();
+        let mut messages = self.framing.messages(visible).take(2).peekable();
+        let Some(first) = messages.peek().filter(|_| !self.is_soup()) else {
+            return Part::Same;
+        };
+        let is_event = first.first() == Some(&SystemEvent::KIND);
+        if is_event && first.get(EVENT_AT) == Some(&START_OF_MESSAGES) {
+            return Part::FromStart;
+        }
+        let is_of_start = is_event || first.first() == Some(&StockDirectory::KIND);
+        // One stamp of two may be wrong.
+        let last = self.stamps[0].zip(self.stamps[1]);
+        let falls_back = last.is_some_and(|(one, other)| {
+            messages.all(|it| framing::stamp(it).is_some_and(|stamp| stamp < one.min(other)))
+        });
+        match falls_back || (is_of_start && is_behind_mark) {
+            true => Part::Another,
+            false => Part::Same,
+        }
+    }
+
+    /// Ends the input. Bytes that are left belong to a truncated message. Returns the error that ended it.
+    fn end(&mut self, at: u64) -> Result<(), CaptureFault> {
         let left = self.input.visible();
         let is_cut = self.input.is_cut() || self.framing.may_begin(left);
         let is_padding = self.is_after_mark && is_zero(left) && !self.input.is_cut();
+        let is_input_cut = self.input.is_cut();
         let left = left.len();
         self.input.take(left);
+        let fault = self.input.take_fault();
         if is_padding {
             self.stats.account.add(Reason::Padding, 0, left as u64);
         } else if self.is_after_end && left > 0 && !is_cut {
             self.skipped(at, at + left as u64);
-        } else if left > 0 || self.input.is_cut() {
-            self.stats.truncated = 1;
-            self.stats.account.add(Reason::Truncated, 0, left as u64);
-            self.findings.add(CaptureFinding::Truncated { at });
-            self.suppose_message();
+        } else if left > 0 || is_input_cut {
+            self.cut_off(left as u64);
+            // The error names itself.
+            if fault.is_none() {
+                self.findings.add(CaptureFinding::Truncated { at });
+            }
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
         self.ended = true;
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
+    }
+
+    /// Accounts for the bytes of a message that is not whole, at the end.
+    fn cut_off(&mut self, bytes: u64) {
+        self.stats.truncated = 1;
+        self.stats.account.add(Reason::Truncated, 0, bytes);
+        self.suppose_message();
     }
 
     /// Returns the ordinal of the current message's session, from 0.

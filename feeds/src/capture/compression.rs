@@ -165,7 +165,7 @@ impl Kind {
 struct Zstd {
     source: Source,
     frame: FrameDecoder,
-    /// The error to return behind the content of a frame that is cut off.
+    /// The error to return behind the content of a frame that is cut off or corrupt.
     cut: Option<Error>,
 }
 
@@ -189,12 +189,11 @@ impl Zstd {
             return Ok(());
         };
         let error = fault(error);
-        if error.kind() != ErrorKind::UnexpectedEof {
-            return Err(error);
-        }
         // The decoder keeps back a window of what it decoded until the frame ends.
         let ended = self.frame.decode_blocks(&Self::FRAME_END[..], one());
-        ended.map_err(fault)?;
+        if ended.is_err() {
+            return Err(error);
+        }
         self.cut = Some(error);
         Ok(())
     }
@@ -456,9 +455,17 @@ mod tests {
             let header = (body.len() as u32) << 3 | kind << 1 | 1;
             frame.extend(&header.to_le_bytes()[..3]);
             frame.extend(body);
-            let opened = BinaryFile::from_reader("test", Cursor::new(frame.clone()));
-            let error = opened.err().unwrap().to_string();
+            let mut file = BinaryFile::from_reader("test", Cursor::new(frame.clone())).unwrap();
+            let mut messages = 0;
+            let error = loop {
+                match file.next() {
+                    Ok(message) => messages += usize::from(message.is_some()),
+                    Err(error) => break error.to_string(),
+                }
+            };
             assert!(error.contains("is corrupt"), "{error}");
+            assert_eq!((messages, file.stats().truncated), (100, 1));
+            assert_eq!(file.stats().account.total().bytes, 1_400);
         }
     }
 

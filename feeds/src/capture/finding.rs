@@ -1,5 +1,6 @@
 //! Findings: one line for each way in which an input is not as it should be.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use tickcast_reliability::types::Nanos;
@@ -65,15 +66,24 @@ pub enum CaptureFinding {
         /// First byte of the first such record.
         at: u64,
     },
-    /// The stamps' fractions are nanoseconds, although the file says microseconds; they are taken
-    /// as nanoseconds.
-    NanosecondsTaken,
+    /// The stamps have another unit than the file states, and are taken as of that.
+    UnitTaken {
+        /// Units in a second as the file states them.
+        stated: u64,
+        /// Units in a second as the stamps show them.
+        shown: u64,
+    },
     /// A stamp's fraction exceeds a second.
     Fraction {
         /// First byte of the record.
         at: u64,
         /// The fraction, in ns as the file's unit says.
         ns: u64,
+    },
+    /// Stamps are behind the year 2100, or no number of ns since 1970 in 64 bits.
+    Beyond {
+        /// First byte of the first such record.
+        at: u64,
     },
     /// Frames have no time, or that of 1970, although others have one.
     NoTime {
@@ -87,12 +97,28 @@ pub enum CaptureFinding {
         /// The distance.
         by: Nanos,
     },
-    /// A stamp is before the one before it.
+    /// Stamps are more than a second before the one before each of them.
     StepBack {
-        /// First byte of the record.
+        /// Their number.
+        steps: u64,
+        /// First byte of the first such record.
         at: u64,
-        /// The distance.
+        /// The longest step.
         by: Nanos,
+    },
+    /// Stamps in a row are each before the last one, as if the clock ran back.
+    Descent {
+        /// Their number.
+        stamps: u64,
+        /// First byte of the first such record.
+        at: u64,
+    },
+    /// Many stamps are more than 100 ms behind the newest one before them.
+    Behind {
+        /// Their number.
+        stamps: u64,
+        /// All stamps.
+        of: u64,
     },
 }
 
@@ -103,10 +129,13 @@ impl CaptureFinding {
         !matches!(
             self,
             Self::AnotherFile { .. }
-                | Self::NanosecondsTaken
+                | Self::UnitTaken { .. }
+                | Self::Beyond { .. }
                 | Self::NoTime { .. }
                 | Self::Jump { .. }
                 | Self::StepBack { .. }
+                | Self::Descent { .. }
+                | Self::Behind { .. }
         )
     }
 }
@@ -154,9 +183,16 @@ impl fmt::Display for CaptureFinding {
                 "frames of link type {link} are not read; the first is at byte {at}: record as \
                  Ethernet, Linux cooked or raw IP"
             ),
-            Self::NanosecondsTaken => f.write_str(
-                "the file says microseconds, but its stamps hold nanoseconds: they are taken as \
-                 nanoseconds",
+            Self::UnitTaken { stated, shown } => {
+                let (stated, shown) = (unit_name(stated), unit_name(shown));
+                write!(
+                    f,
+                    "the file says {stated}, but its stamps hold {shown}: they are taken as {shown}"
+                )
+            }
+            Self::Beyond { at } => write!(
+                f,
+                "stamps are beyond the year 2100, and no usual unit explains them; the first is at byte {at}"
             ),
             Self::Fraction { at, ns } => write!(
                 f,
@@ -173,12 +209,34 @@ impl fmt::Display for CaptureFinding {
                 "the stamp at byte {at} is {} s ahead of the one before",
                 by.0 / 1_000_000_000
             ),
-            Self::StepBack { at, by } => write!(
+            Self::StepBack { steps, at, by } => write!(
                 f,
-                "the stamp at byte {at} is {} us behind the one before",
-                by.0 / 1_000
+                "{steps} stamps are more than a second behind the one before, by {} ms at most; the first is \
+                 at byte {at}: the clock was set, or files were joined",
+                by.0 / 1_000_000
+            ),
+            Self::Descent { stamps, at } => write!(
+                f,
+                "{stamps} stamps in a row descend, from byte {at} on: the clock ran back, or the packets are \
+                 in the wrong order"
+            ),
+            Self::Behind { stamps, of } => write!(
+                f,
+                "{stamps} of {of} stamps are more than 100 ms behind the newest one before them: several \
+                 clocks, or packets in the wrong order (reordercap)"
             ),
         }
+    }
+}
+
+/// Returns the name of a unit of time, by its number in a second.
+fn unit_name(per_second: u64) -> Cow<'static, str> {
+    match per_second {
+        1 => "seconds".into(),
+        1_000 => "milliseconds".into(),
+        1_000_000 => "microseconds".into(),
+        1_000_000_000 => "nanoseconds".into(),
+        other => format!("units of 1/{other} s").into(),
     }
 }
 
@@ -226,9 +284,9 @@ impl Findings {
     }
 
     /// Adds a finding that stands for all of its kind.
-    pub(crate) fn add_once(&mut self, finding: CaptureFinding) {
-        if !self.kept.contains(&finding) {
-            self.add(finding);
+    pub(crate) fn add_once(&mut self, finding: &CaptureFinding) {
+        if !self.kept.contains(finding) {
+            self.add(finding.clone());
         }
     }
 

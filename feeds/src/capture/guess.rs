@@ -26,24 +26,31 @@ pub enum Guess {
     Dbn,
     Itch41,
     MoldUdp64,
+    MoldBeats,
     PaddedMold,
     SoupBinTcp,
+    SoupRejected,
     DeepPlus,
     IexTp,
     CmeMdp3,
     CboePitch,
     NyseXdp,
+    NyseUltra,
 }
 
 impl Guess {
     /// Guesses the format of a file from its first bytes.
     #[must_use]
     pub fn of_file(head: &[u8]) -> Option<Self> {
-        const MAGICS: [(&[u8], Guess); 14] = [
+        const MAGICS: [(&[u8], Guess); 17] = [
             (b"\xfd7zXZ\0", Guess::Xz),
             (b"BZh", Guess::Bzip2),
             (b"\x04\x22\x4d\x18", Guess::Lz4),
+            (b"\x02\x21\x4c\x18", Guess::Lz4),
             (b"PK\x03\x04", Guess::Zip),
+            // An empty archive, and the first of several parts.
+            (b"PK\x05\x06", Guess::Zip),
+            (b"PK\x07\x08", Guess::Zip),
             (b"7z\xbc\xaf\x27\x1c", Guess::SevenZip),
             (b"snoop\0\0\0", Guess::Snoop),
             (b"DBN", Guess::Dbn),
@@ -60,7 +67,8 @@ impl Guess {
             .map(|(_, guess)| *guess)
             .or_else(|| is_tar(head).then_some(Self::Tar))
             .or_else(|| is_erf(head).then_some(Self::Erf))
-            .or_else(|| is_itch_41(head).then_some(Self::Itch41))
+            .or_else(|| is_rejection(head).then_some(Self::SoupRejected))
+            .or_else(|| (is_itch_41(head) || is_soup_of_41(head)).then_some(Self::Itch41))
     }
 
     /// Guesses the protocol of a UDP payload that no decoder recognises.
@@ -72,6 +80,7 @@ impl Guess {
             .or_else(|| is_mdp3(payload).then_some(Self::CmeMdp3))
             .or_else(|| is_pitch(payload).then_some(Self::CboePitch))
             .or_else(|| is_xdp(payload).then_some(Self::NyseXdp))
+            .or_else(|| is_ultra(payload).then_some(Self::NyseUltra))
     }
 }
 
@@ -101,11 +110,18 @@ impl fmt::Display for Guess {
             Self::MoldUdp64 => {
                 "looks like MoldUDP64 with messages that are not ITCH 5.0: no decoder knows them"
             }
+            Self::MoldBeats => {
+                "looks like heartbeats of MoldUDP64, without messages: record while the venue sends some"
+            }
             Self::PaddedMold => {
                 "looks like ITCH 5.0 in MoldUDP64 with other bytes behind each packet: name its format and \
                  its destination"
             }
             Self::SoupBinTcp => "looks like SoupBinTCP: record it as a file of its own",
+            Self::SoupRejected => {
+                "looks like SoupBinTCP whose login was rejected: it holds no messages; log in with the \
+                 right name and session, and record it again"
+            }
             Self::DeepPlus => {
                 "looks like IEX DEEP+ (protocol 0x8005): only TOPS and DEEP are decoded"
             }
@@ -113,6 +129,7 @@ impl fmt::Display for Guess {
             Self::CmeMdp3 => "looks like CME MDP 3.0 (SBE): no decoder knows it",
             Self::CboePitch => "looks like Cboe PITCH: no decoder knows it",
             Self::NyseXdp => "looks like NYSE XDP or Pillar: no decoder knows it",
+            Self::NyseUltra => "looks like NYSE OpenBook Ultra: no decoder knows it",
         })
     }
 }
@@ -186,6 +203,10 @@ fn mold(payload: &[u8]) -> Option<Guess> {
     }
     let name = payload.get(..10)?;
     let is_named = name.iter().all(|c| c.is_ascii_graphic() || *c == b' ');
+    // The count of an end of session.
+    if matches!(count, 0 | u16::MAX) {
+        return (is_named && payload.len() == 20).then_some(Guess::MoldBeats);
+    }
     if seen == 0 || seen != count || !is_named {
         return None;
     }
@@ -247,6 +268,36 @@ fn is_itch_41(head: &[u8]) -> bool {
     of_41 > 0
 }
 
+/// SoupBinTCP whose only packet rejects the login: its reason is A (name) or S (session).
+fn is_rejection(head: &[u8]) -> bool {
+    matches!(head, [0, 2, b'J', b'A' | b'S'])
+}
+
+/// SoupBinTCP of ITCH 4.1: one of the first messages has a length that only that gives its type, and none one
+/// of ITCH 5.0.
+pub(super) fn is_soup_of_41(head: &[u8]) -> bool {
+    const PACKETS: usize = 64;
+    let mut rest = head;
+    let mut is_41 = false;
+    for _ in 0..PACKETS {
+        let Some((len, behind)) = rest.split_first_chunk::<2>() else {
+            break;
+        };
+        let Some((packet, behind)) = behind.split_at_checked(u16::from_be_bytes(*len).into())
+        else {
+            break;
+        };
+        match packet {
+            [b'S', kind, ..] if message_len(*kind) == Some(packet.len() - 1) => return false,
+            [b'S', kind, ..] => is_41 |= is_of_41(*kind, packet.len() - 1),
+            [b'A' | b'H' | b'R' | b'O' | b'Z' | b'+', ..] => {}
+            _ => return false,
+        }
+        rest = behind;
+    }
+    is_41
+}
+
 /// Sequence (4), sending time (8), then messages: size, block length, template, schema 1.
 fn is_mdp3(payload: &[u8]) -> bool {
     let sent_at = payload.get(4..12).and_then(<[u8]>::first_chunk);
@@ -293,6 +344,46 @@ fn is_xdp(payload: &[u8]) -> bool {
     fits(u16_le) || fits(u16_be)
 }
 
+/// NYSE before XDP, big-endian: the length of the rest (2), type (2), sequence (4), ms since midnight (4),
+/// product, whether it is a retransmission, number of bodies, link.
+fn is_ultra(payload: &[u8]) -> bool {
+    const MS_PER_DAY: u32 = 86_400_000;
+    let Some(
+        &[
+            l0,
+            l1,
+            k0,
+            k1,
+            _,
+            _,
+            _,
+            _,
+            t0,
+            t1,
+            t2,
+            t3,
+            _,
+            again,
+            bodies,
+            link,
+        ],
+    ) = payload.first_chunk::<16>()
+    else {
+        return false;
+    };
+    let [len, kind] = [[l0, l1], [k0, k1]].map(u16::from_be_bytes);
+    // Reset, heartbeat, requests and their answers; full and delta updates.
+    let is_known = matches!(
+        (kind, bodies),
+        (1 | 2 | 5 | 10 | 20..=24, _) | (230 | 231, 1..)
+    );
+    usize::from(len) + 2 == payload.len()
+        && is_known
+        && u32::from_be_bytes([t0, t1, t2, t3]) < MS_PER_DAY
+        && (1..=8).contains(&again)
+        && link <= 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,6 +394,9 @@ mod tests {
             (&b"\xfd7zXZ\0rest"[..], Guess::Xz),
             (b"BZh91AY", Guess::Bzip2),
             (b"\x04\x22\x4d\x18zzz", Guess::Lz4),
+            (b"\x02\x21\x4c\x18zzz", Guess::Lz4),
+            (b"PK\x05\x06zzz", Guess::Zip),
+            (b"\0\x02JS", Guess::SoupRejected),
             (b"PK\x03\x04zzz", Guess::Zip),
             (b"7z\xbc\xaf\x27\x1czzz", Guess::SevenZip),
             (b"DBN\x03zzz", Guess::Dbn),
@@ -501,13 +595,54 @@ mod tests {
         }
         let two = [message(b'z', 4), message(b'z', 9)];
         for (bytes, case) in [
-            (mold(b"SESSION  1", 0, &[]), "no message"),
+            (
+                mold(b"SESSION  1", 0, &two),
+                "messages that are not announced",
+            ),
+            (mold(b"SESSION \t1", 0, &[]), "a heartbeat of no name"),
             (mold(b"SESSION  1", 1, &two), "one too many"),
             (mold(b"SESSION  1", 3, &two), "one too few"),
             (mold(b"SESSION \t1", 2, &two), "no name"),
             ([&mold(b"SESSION  1", 2, &two)[..], b"x"].concat(), "a rest"),
         ] {
             assert_eq!(Guess::of_payload(&bytes), None, "{case}");
+        }
+    }
+
+    #[test]
+    fn mold_packets_without_messages_are_named() {
+        for count in [0, u16::MAX] {
+            let bytes = mold(b"SESSION  1", count, &[]);
+            assert_eq!(Guess::of_payload(&bytes), Some(Guess::MoldBeats));
+            assert_eq!(Guess::of_payload(&bytes[..19]), None);
+            assert_eq!(Guess::of_payload(&[&bytes[..], b"\0"].concat()), None);
+        }
+    }
+
+    #[test]
+    fn ultra_packets_fit_their_length_and_time() {
+        let ultra = |len: u16, kind: u16, ms: u32, again: u8, bodies: u8, link: u8| {
+            let mut bytes = [len, kind].map(u16::to_be_bytes).concat();
+            bytes.extend([0, 0, 0, 7]);
+            bytes.extend(ms.to_be_bytes());
+            bytes.extend([12, again, bodies, link]);
+            bytes.resize(20, 0);
+            Guess::of_payload(&bytes) == Some(Guess::NyseUltra)
+        };
+        for (len, kind, ms, again, bodies, link, expected) in [
+            (18, 230, 1, 1, 1, 0, true),
+            (18, 231, 86_399_999, 8, 9, 1, true),
+            (18, 2, 1, 1, 0, 0, true),
+            (19, 230, 1, 1, 1, 0, false),
+            (18, 232, 1, 1, 1, 0, false),
+            (18, 230, 86_400_000, 1, 1, 0, false),
+            (18, 230, 1, 0, 1, 0, false),
+            (18, 230, 1, 9, 1, 0, false),
+            (18, 230, 1, 1, 0, 0, false),
+            (18, 230, 1, 1, 1, 2, false),
+        ] {
+            let found = ultra(len, kind, ms, again, bodies, link);
+            assert_eq!(found, expected, "{len} {kind} {ms} {again} {bodies} {link}");
         }
     }
 

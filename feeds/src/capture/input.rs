@@ -1,6 +1,7 @@
 //! Reads a file, compressed or not, through a window that grows only as far as a caller asks.
 //!
-//! A truncated file or compressed stream ends and sets a flag. Any other fault is an error.
+//! A truncated file or compressed stream ends and sets a flag. Any other fault is an error, which comes when
+//! every byte before it was taken.
 
 use std::{
     io::{self, ErrorKind, Read},
@@ -21,6 +22,8 @@ pub(crate) struct Input {
     offset: u64,
     ended: bool,
     is_cut: bool,
+    /// The error behind the visible bytes.
+    fault: Option<io::Error>,
 }
 
 impl Input {
@@ -33,6 +36,7 @@ impl Input {
             offset: 0,
             ended: false,
             is_cut: false,
+            fault: None,
         })
     }
 
@@ -51,13 +55,18 @@ impl Input {
         self.reader.tail()
     }
 
-    /// Returns whether the compressed stream broke off or the input ended within a skip.
+    /// Returns whether the compressed stream broke off, an error ended it, or the input ended within a skip.
     pub(crate) const fn is_cut(&self) -> bool {
-        self.is_cut
+        self.is_cut || self.fault.is_some()
+    }
+
+    /// Takes the error behind the visible bytes, which then ends the input.
+    pub(crate) const fn take_fault(&mut self) -> Option<io::Error> {
+        self.fault.take()
     }
 
     /// Makes at least `len` bytes visible; false if the input ends before. The decompressor reads on after
-    /// an interrupt.
+    /// an interrupt. Returns an error once, when no byte before it is left.
     pub(crate) fn ensure(&mut self, len: usize) -> io::Result<bool> {
         while self.window.len() < len && !self.ended {
             if self.buffer.len() < self.window.start + len.max(READ_LEN) {
@@ -79,11 +88,15 @@ impl Input {
                 }
                 Err(e) => {
                     self.ended = true;
-                    return Err(e);
+                    self.fault = Some(e);
                 }
             }
         }
-        Ok(self.window.len() >= len)
+        let is_short = self.window.len() < len;
+        match self.fault.take_if(|_| is_short && self.window.is_empty()) {
+            Some(fault) => Err(fault),
+            None => Ok(!is_short),
+        }
     }
 
     /// Returns the visible bytes.

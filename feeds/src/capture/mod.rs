@@ -13,15 +13,16 @@ pub mod finding;
 mod fragments;
 mod frame;
 pub mod guess;
+mod head;
 mod input;
 mod pcap;
 mod pcapng;
 mod times;
+mod units;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    io::{self, ErrorKind, Read},
+    io::Read,
     net::SocketAddr,
     ops::Range,
     path::{Path, PathBuf},
@@ -38,6 +39,7 @@ use self::{
     finding::{CaptureFinding, Findings},
     fragments::{Added, Reassembly},
     frame::{Content, Link, Skip},
+    head::{begins_file, not_a_capture, open_input, open_reader},
     input::Input,
     pcap::PcapReader,
     pcapng::PcapNgReader,
@@ -223,7 +225,7 @@ impl Capture {
     ) -> Result<Self, CaptureError> {
         let at = |fault: CaptureFault| fault.at(path, 0);
         let Some((format, reader)) = open_reader(&mut input).map_err(at)? else {
-            return Err(not_a_capture(path, &input));
+            return Err(not_a_capture(path, &mut input));
         };
         let mut capture = Self {
             path: path.into(),
@@ -241,7 +243,7 @@ impl Capture {
         };
         capture.begin_file();
         if matches!(capture.reader, Reader::Ended) {
-            capture.end(capture.input.offset());
+            capture.end(capture.input.offset()).map_err(at)?;
         }
         Ok(capture)
     }
@@ -278,7 +280,11 @@ impl Capture {
             let step = match entered.and_then(|()| self.step()) {
                 Ok(step) => step,
                 Err(fault) => {
+                    let bytes = self.input.offset() - offset;
+                    self.stats.account.add(Reason::Truncated, 0, bytes);
+                    self.stats.truncated = 1;
                     self.reader = Reader::Ended;
+                    self.times.end(&mut self.findings);
                     return Err(fault.at(&self.path, self.input.offset()));
                 }
             };
@@ -301,7 +307,10 @@ impl Capture {
                     self.stats.frames += 1;
                     account.add(Reason::Malformed, 1, bytes);
                 }
-                Step::End => self.end(offset),
+                Step::End => {
+                    let ended = self.end(offset);
+                    ended.map_err(|fault| fault.at(&self.path, self.input.offset()))?;
+                }
                 Step::Frame(mut frame) => {
                     self.stats.frames += 1;
                     // Fragments age by one clock: not every frame has the stamp that is asked for.
@@ -363,22 +372,30 @@ impl Capture {
         }
     }
 
-    /// Accounts for the end of the file, whose last record begins at `at` and is cut off.
-    fn end(&mut self, at: u64) {
+    /// Accounts for the end of the file, whose last record begins at `at` and is cut off. Returns the error
+    /// that ended it.
+    fn end(&mut self, at: u64) -> Result<(), CaptureFault> {
         let rest = self.input.visible();
         // No record or block begins with so many zeros.
         let is_padding = rest.len() >= 4 && rest.iter().all(|byte| *byte == 0);
         self.input.take(rest.len());
         let bytes = self.input.offset() - at;
-        if is_padding && !self.input.is_cut() {
+        let is_cut = self.input.is_cut();
+        let fault = self.input.take_fault();
+        if is_padding && !is_cut {
             self.stats.account.add(Reason::Padding, 0, bytes);
-        } else if bytes > 0 || self.input.is_cut() {
+        } else if bytes > 0 || is_cut {
             self.stats.account.add(Reason::Truncated, 0, bytes);
             self.stats.truncated = 1;
-            self.findings.add(CaptureFinding::Truncated { at });
+            // The error names itself.
+            if fault.is_none() {
+                self.findings.add(CaptureFinding::Truncated { at });
+            }
         }
         (self.input.tail()).account(&mut self.stats.account, &mut self.findings);
+        self.times.end(&mut self.findings);
         self.reader = Reader::Ended;
+        fault.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
     /// Gives a frame the time that is asked for. Returns `false` if it has none, and keeps its record's.
@@ -392,7 +409,7 @@ impl Capture {
         if let Some(at) = stamp {
             frame.received_at = at;
             frame.excess = None;
-            frame.is_finer = false;
+            frame.other_unit = None;
         }
         stamp.is_some()
     }
@@ -722,76 +739,12 @@ enum NoLink {
 struct RawFrame {
     link: Result<Link, NoLink>,
     received_at: Nanos,
-    /// Whether the stamp is of nanoseconds although the file says microseconds.
-    is_finer: bool,
+    /// The finding that the stamp has another unit than the file states.
+    other_unit: Option<CaptureFinding>,
     /// A fraction of the stamp that exceeds a second, in ns.
     excess: Option<u64>,
     bytes: Range<usize>,
     is_snapped: bool,
-}
-
-/// Opens a file, a FIFO or standard input, and returns its size if it is a regular file.
-fn open_input(path: &Path) -> Result<(Input, Option<u64>), CaptureError> {
-    let at = |source: io::Error| match source.kind() {
-        ErrorKind::NotFound => CaptureError::Missing { path: path.into() },
-        _ => CaptureFault::Io(source).at(path, 0),
-    };
-    if path == Path::new("-") {
-        return Ok((Input::new(io::stdin()).map_err(at)?, None));
-    }
-    let file = File::open(path).map_err(at)?;
-    let metadata = file.metadata().map_err(at)?;
-    if metadata.is_dir() {
-        return Err(CaptureError::Directory { path: path.into() });
-    }
-    let size = metadata.is_file().then_some(metadata.len());
-    Ok((Input::new(file).map_err(at)?, size))
-}
-
-/// Returns the format of a capture file that begins here.
-fn begins_file(bytes: &[u8]) -> Option<CaptureFormat> {
-    let magic = bytes.first_chunk::<4>()?;
-    if *magic == pcapng::MAGIC {
-        let order = bytes.get(8..12)?;
-        let is_section = matches!(order, [0x1a, 0x2b, 0x3c, 0x4d] | [0x4d, 0x3c, 0x2b, 0x1a]);
-        return is_section.then_some(CaptureFormat::PcapNg);
-    }
-    let is_version = matches!(bytes.get(4..8)?, [2, 0, 4, 0] | [0, 2, 0, 4]);
-    (pcap::MAGICS.contains(magic) && is_version).then_some(CaptureFormat::Pcap)
-}
-
-/// Opens the reader of the capture file that begins here; `None` if none does.
-fn open_reader(input: &mut Input) -> Result<Option<(CaptureFormat, Reader)>, CaptureFault> {
-    input.ensure(pcapng::MAGIC.len())?;
-    let Some(magic) = input.visible().first_chunk::<4>() else {
-        return Ok(None);
-    };
-    if *magic == pcapng::MAGIC {
-        let reader = Reader::PcapNg(PcapNgReader::default());
-        return Ok(Some((CaptureFormat::PcapNg, reader)));
-    }
-    if pcap::MAGICS.contains(magic) {
-        // A file that ends within its header leaves its bytes to the end.
-        let reader = PcapReader::open(input)?.map_or(Reader::Ended, Reader::Pcap);
-        return Ok(Some((CaptureFormat::Pcap, reader)));
-    }
-    Ok(None)
-}
-
-fn not_a_capture(path: &Path, input: &Input) -> CaptureError {
-    let path: PathBuf = path.into();
-    let head = input.visible();
-    if head.is_empty() && !input.is_cut() {
-        return CaptureError::Empty { path };
-    }
-    if input.is_cut() && head.len() < pcapng::MAGIC.len() {
-        return CaptureFault::Damaged(error::CUT).at(&path, head.len() as u64);
-    }
-    CaptureError::NotACapture {
-        path,
-        guess: guess::Guess::of_file(head),
-        head: head[..head.len().min(4)].to_vec(),
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 use pcap_parser::parse_pcap_header;
 use tickcast_reliability::types::Nanos;
 
+use super::units::{Fractions, Unit};
 use super::{RawFrame, Step, begins_file, error::CaptureFault, frame::Link, input::Input};
 
 pub(super) const FILE_HEADER_LEN: usize = 24;
@@ -28,7 +29,10 @@ const LOOK_AHEAD: usize = CHAIN_ELSEWHEN as usize * (RECORD_HEADER_LEN + PACKET_
 const NEXT_LEN: usize = 1 << 14;
 /// Stamps of neighbouring records differ by no more, when a record is searched for.
 const NEIGHBOURS_S: u32 = 86_400;
-const NS_PER_US: u64 = 1_000;
+const NS_PER_S: u64 = 1_000_000_000;
+const US_PER_S: u64 = 1_000_000;
+/// Bytes that are read ahead at most where the first stamps may have another unit than the file states.
+const UNIT_LEN_MAX: usize = 1 << 24;
 
 /// The four magic numbers: micro- and nanoseconds, little- and big-endian.
 pub(super) const MAGICS: [[u8; 4]; 4] = [
@@ -43,9 +47,8 @@ pub(super) const MAGICS: [[u8; 4]; 4] = [
 pub(super) struct PcapReader {
     link: Result<Link, i32>,
     is_big_endian: bool,
-    fraction_ns: u64,
-    /// Whether the stamps are finer than the file's header says.
-    is_finer: bool,
+    /// Unit of the fractions.
+    unit: Unit,
     /// Seconds of the last record that another one confirms.
     last_s: Option<u32>,
 }
@@ -74,22 +77,20 @@ impl PcapReader {
         }
         let (_, header) = parse_pcap_header(input.visible())
             .map_err(|_| CaptureFault::Damaged("the pcap file header cannot be read"))?;
+        let stated = match header.is_nanosecond_precision() {
+            true => NS_PER_S,
+            false => US_PER_S,
+        };
         let mut reader = Self {
             link: Link::from_number(header.network).ok_or(header.network.0),
             is_big_endian: header.is_bigendian(),
-            fraction_ns: match header.is_nanosecond_precision() {
-                true => 1,
-                false => NS_PER_US,
-            },
-            is_finer: false,
+            unit: Unit::stated(stated.into()),
             last_s: None,
         };
         input.ensure(FILE_HEADER_LEN + RECORD_HEADER_LEN)?;
         input.take(FILE_HEADER_LEN);
-        reader.is_finer =
-            reader.fraction_ns == NS_PER_US && reader.holds_nanoseconds(input.visible());
-        if reader.is_finer {
-            reader.fraction_ns = 1;
+        if let Some(shown) = reader.unit_shown(input, stated)? {
+            reader.unit.show(shown);
         }
         Ok(Some(reader))
     }
@@ -107,13 +108,13 @@ impl PcapReader {
         if self.confirms_time(&header, input.visible()) {
             self.last_s = Some(header.seconds);
         }
-        let fraction = u64::from(header.fraction) * self.fraction_ns;
+        let fraction = u64::from(header.fraction) * (NS_PER_S / self.unit.per_second() as u64);
         input.take(RECORD_HEADER_LEN);
         Ok(Step::Frame(RawFrame {
             link: self.link.map_err(super::NoLink::Type),
             received_at: Nanos::from_secs(u64::from(header.seconds)).after(Nanos(fraction)),
-            is_finer: self.is_finer,
-            excess: (fraction >= 1_000_000_000).then_some(fraction),
+            other_unit: self.unit.finding(),
+            excess: (fraction >= NS_PER_S).then_some(fraction),
             bytes: input.take(header.captured),
             is_snapped: header.captured < header.original,
         }))
@@ -234,15 +235,26 @@ impl PcapReader {
         }
     }
 
-    /// Returns whether most of the visible stamps have a fraction beyond a million.
-    fn holds_nanoseconds(&self, bytes: &[u8]) -> bool {
-        let (mut at, mut records, mut beyond) = (0, 0_u32, 0_u32);
-        while let Some(header) = self.header(bytes, at).filter(|h| self.is_near(h)) {
-            records += 1;
-            beyond += u32::from(header.fraction >= 1_000_000);
-            at += RECORD_HEADER_LEN + header.captured;
+    /// Returns another unit of the fractions than the one stated, if the first stamps show it. Reads ahead
+    /// only while nearly all fractions are as small as in a coarser unit.
+    fn unit_shown(&self, input: &mut Input, stated: u64) -> Result<Option<u64>, CaptureFault> {
+        let (mut at, mut fractions) = (0, Fractions::default());
+        loop {
+            let header = self.header(input.visible(), at).filter(|h| self.is_near(h));
+            if let Some(header) = header {
+                fractions.add(header.seconds, header.fraction);
+                at += RECORD_HEADER_LEN + header.captured;
+            }
+            let has_header = input.visible().len() >= at + RECORD_HEADER_LEN;
+            let is_damaged = header.is_none() && has_header;
+            if is_damaged || (!has_header && !fractions.is_open(stated)) {
+                break;
+            }
+            if !has_header && (at > UNIT_LEN_MAX || !input.ensure(at + RECORD_HEADER_LEN)?) {
+                break;
+            }
         }
-        beyond > 1 && beyond * 2 > records
+        Ok(fractions.unit(stated))
     }
 
     fn header(&self, bytes: &[u8], at: usize) -> Option<Header> {

@@ -13,6 +13,7 @@ use pcap_parser::{
 };
 use tickcast_reliability::types::Nanos;
 
+use super::units::Unit;
 use super::{NoLink, RawFrame, Step, begins_file, error::CaptureFault, frame::Link, input::Input};
 
 /// The type of a section header block, the same in both byte orders.
@@ -30,8 +31,6 @@ const TRAILER_LEN: usize = 4;
 const BLOCK_LEN_MAX: usize = 1 << 20;
 const INTERFACES_MAX: usize = 1 << 12;
 const US_PER_SECOND: u128 = 1_000_000;
-/// A stamp of so many units is of the year 5138 in microseconds, and of 1973 in nanoseconds.
-const FINER_TICKS: u64 = 100_000_000_000_000_000;
 /// Bytes of a long block that are searched for another.
 const SEARCH_LEN: usize = 1 << 16;
 
@@ -47,7 +46,7 @@ pub(super) struct PcapNgReader {
 #[derive(Clone, Copy, Debug)]
 struct Interface {
     link: Result<Link, i32>,
-    units_per_second: u128,
+    unit: Unit,
     offset_s: i64,
     snap_len: u32,
 }
@@ -258,7 +257,7 @@ impl PcapNgReader {
 
     /// Reads an obsolete packet block: interface (2), drops (2), stamp (8), captured and original
     /// length.
-    fn obsolete_packet(&self, bytes: &[u8]) -> Parsed {
+    fn obsolete_packet(&mut self, bytes: &[u8]) -> Parsed {
         const AT: usize = 28;
         let word = |at: usize| self.word(bytes, at);
         let interface = if self.is_big_endian {
@@ -279,15 +278,18 @@ impl PcapNgReader {
         })
     }
 
-    fn frame(&self, interface: u32, ticks: u64, is_snapped: bool) -> RawFrame {
-        let described = self.interfaces.get(interface as usize);
+    fn frame(&mut self, interface: u32, ticks: u64, is_snapped: bool) -> RawFrame {
+        let mut described = self.interfaces.get_mut(interface as usize);
+        if let Some(described) = &mut described {
+            described.unit.judge(ticks, described.offset_s);
+        }
         RawFrame {
-            link: match described {
+            link: match &described {
                 None => Err(NoLink::Interface(interface)),
                 Some(described) => described.link.map_err(NoLink::Type),
             },
-            received_at: described.map_or(Nanos::ZERO, |i| i.time(ticks)),
-            is_finer: described.is_some_and(|i| i.is_finer(ticks)),
+            received_at: described.as_ref().map_or(Nanos::ZERO, |i| i.time(ticks)),
+            other_unit: described.and_then(|i| i.unit.finding()),
             excess: None,
             bytes: 0..0,
             is_snapped,
@@ -308,7 +310,7 @@ impl PcapNgReader {
         let offset = offset.copied().unwrap_or_default();
         Interface {
             link: Link::from_number(description.linktype).ok_or(description.linktype.0),
-            units_per_second,
+            unit: Unit::stated(units_per_second),
             offset_s: if self.is_big_endian {
                 i64::from_be_bytes(offset)
             } else {
@@ -320,19 +322,10 @@ impl PcapNgReader {
 }
 
 impl Interface {
-    /// Returns whether a stamp holds nanoseconds although the file says microseconds.
-    const fn is_finer(&self, ticks: u64) -> bool {
-        self.units_per_second == US_PER_SECOND && ticks >= FINER_TICKS
-    }
-
     /// Converts a stamp in the interface's units to UTC ns. Saturates; a time before 1970 is 0.
     fn time(&self, ticks: u64) -> Nanos {
         const NS: u128 = 1_000_000_000;
-        let units = if self.is_finer(ticks) {
-            NS
-        } else {
-            self.units_per_second
-        };
+        let units = self.unit.per_second();
         let (seconds, rest) = (u128::from(ticks) / units, u128::from(ticks) % units);
         // At most 2^64 ticks: neither product reaches 2^94.
         let ns = seconds * NS + rest * NS / units;

@@ -1,11 +1,23 @@
 //! IEX-TP packets as a recording sees them, before a decoder follows one feed.
 
+use std::ops::Range;
+
 use super::transport::{IexTp, Segment};
 use crate::arbiter::{Blocks, MessageNumber, PacketFormat};
 
 /// Packets of IEX-TP: one segment each. A destination may carry several channels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IexPackets;
+
+impl IexPackets {
+    /// Returns the session of a segment and the sequences of its messages: in a heartbeat none, before the
+    /// next one.
+    pub(crate) fn numbers(packet: &[u8]) -> Option<(u128, Range<u64>)> {
+        let segment = Segment::read(packet).ok()?;
+        let behind = segment.first.saturating_add(segment.count.into());
+        Some((segment.session.into(), segment.first..behind))
+    }
+}
 
 impl PacketFormat for IexPackets {
     fn recognises(&self, datagram: &[u8]) -> bool {
@@ -72,6 +84,15 @@ mod tests {
         let cut = &segment(2)[..47];
         assert!(!IexPackets.recognises(cut) && IexPackets.recognises_beginning(cut));
         assert!(!IexPackets.recognises_beginning(&cut[..39]));
+    }
+
+    #[test]
+    fn numbers_are_session_and_sequences_of_a_segment() {
+        let mut bytes = segment(3);
+        bytes[8..12].copy_from_slice(&99_u32.to_le_bytes());
+        assert_eq!(IexPackets::numbers(&bytes), Some((99, 1..4)));
+        assert_eq!(IexPackets::numbers(&segment(0)), Some((0, 1..1)));
+        assert_eq!(IexPackets::numbers(&bytes[..39]), None);
     }
 
     #[test]

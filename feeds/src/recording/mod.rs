@@ -593,8 +593,11 @@ impl Recording {
     /// Returns the likely reason why a few packets of a feed's session have another destination.
     fn cause_of_stray(&self, to: SocketAddr) -> String {
         let lines = self.feeds.iter().flat_map(|feed| &feed.lines);
-        let mut destinations = lines.map(|line| line.destination.address);
-        if destinations.any(|it| differs_in_one_bit(it, to)) {
+        let destinations: Vec<_> = lines.map(|line| line.destination.address).collect();
+        if destinations.contains(&to) {
+            "their channel differs, which may be damage, or they are another feed of a few packets"
+                .into()
+        } else if destinations.iter().any(|it| differs_in_one_bit(*it, to)) {
             "one bit of their destination differs, which may be damage".into()
         } else if to.ip().is_multicast() {
             format!(

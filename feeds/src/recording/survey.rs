@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use tickcast_reliability::types::Nanos;
 
@@ -20,11 +21,13 @@ use crate::{arbiter::MessageNumber, venues::Format};
 
 /// Streams that are compared with one another; further ones are not.
 pub(super) const STREAMS_MAX: usize = 256;
-/// A feed of fewer packets needs a session of its own: otherwise the destinations of these packets are
-/// damaged.
+/// A feed of fewer packets needs a session of its own, or numbers of its own on another channel: otherwise
+/// the destinations or channels of these packets are damaged.
 const FEED_PACKETS_MIN: u64 = 3;
 /// Sessions of one stream that are remembered.
 const SESSIONS_MAX: usize = 8;
+/// First messages of a stream that are compared with those of another channel.
+const FIRST_MAX: usize = 64;
 /// Messages that are remembered to compare lines.
 const MESSAGES_MAX: usize = 1 << 20;
 
@@ -74,7 +77,46 @@ struct Stream {
     format: Format,
     line: RecordedLine,
     packets: u64,
-    sessions: Vec<u128>,
+    sessions: Vec<Session>,
+    /// Numbers and hashes of the first messages.
+    first: Vec<(MessageNumber, u64)>,
+}
+
+/// One session of a stream.
+#[derive(Clone, Debug)]
+struct Session {
+    id: u128,
+    /// Sequences from the lowest to the highest, where a destination may carry several channels.
+    sequences: Option<Range<u64>>,
+}
+
+impl Stream {
+    fn session(&mut self, id: u128) -> Option<&mut Session> {
+        let known = self.sessions.iter().position(|session| session.id == id);
+        if known.is_none() && self.sessions.len() < SESSIONS_MAX {
+            let sequences = None;
+            self.sessions.push(Session { id, sequences });
+        }
+        let index = known.unwrap_or(self.sessions.len() - 1);
+        self.sessions
+            .get_mut(index)
+            .filter(|session| session.id == id)
+    }
+
+    /// Returns whether all sessions are those of other streams too.
+    fn is_of_sessions(&self, others: &[&Self]) -> bool {
+        let theirs = others.iter().flat_map(|other| &other.sessions);
+        (self.sessions.iter()).all(|own| theirs.clone().any(|it| it.id == own.id))
+    }
+
+    /// Returns whether the sequences of each session lie among those of another stream, or touch them.
+    fn is_among(&self, other: &Self) -> bool {
+        let touches = |own: &Session, their: &Session| {
+            let both = own.sequences.as_ref().zip(their.sequences.as_ref());
+            own.id == their.id && both.is_some_and(|(a, b)| a.start <= b.end && b.start <= a.end)
+        };
+        (self.sessions.iter()).all(|own| other.sessions.iter().any(|their| touches(own, their)))
+    }
 }
 
 /// A number, and which of the contents that streams carry under it.
@@ -134,24 +176,32 @@ impl Survey {
                     line,
                     packets: 0,
                     sessions: Vec::new(),
+                    first: Vec::new(),
                 });
                 self.streams.len() - 1
             }
         };
         if let Some(stream) = self.streams.get_mut(index) {
             stream.packets += 1;
+            if let Some((id, more)) = format.numbers(payload)
+                && let Some(session) = stream.session(id)
+            {
+                let so_far = session.sequences.get_or_insert(more.clone());
+                *so_far = so_far.start.min(more.start)..so_far.end.max(more.end);
+            }
         }
         let mut compare = |number: MessageNumber, message: &[u8]| {
-            if let Some(stream) = self.streams.get_mut(index) {
-                let is_known = stream.sessions.contains(&number.session());
-                if !is_known && stream.sessions.len() < SESSIONS_MAX {
-                    stream.sessions.push(number.session());
-                }
-            }
             let mut hasher = DefaultHasher::new();
             message.hash(&mut hasher);
+            let hash = hasher.finish();
+            if let Some(stream) = self.streams.get_mut(index) {
+                stream.session(number.session());
+                if stream.first.len() < FIRST_MAX {
+                    stream.first.push((number, hash));
+                }
+            }
             let content = Content {
-                hash: hasher.finish(),
+                hash,
                 stream: index,
                 received_at,
             };
@@ -228,24 +278,49 @@ impl Survey {
             })
             .collect();
         let is_stray = |(members, feed): &(Vec<usize>, Feed)| {
-            let sessions = |members: &[usize]| -> Vec<u128> {
-                let streams = members.iter().filter_map(|it| self.streams.get(*it));
-                streams.flat_map(|stream| stream.sessions.clone()).collect()
-            };
-            let own = sessions(members);
             feed.packets < FEED_PACKETS_MIN
-                && !own.is_empty()
                 && feeds.iter().any(|(others, other)| {
-                    let theirs = sessions(others);
-                    other.packets >= FEED_PACKETS_MIN
-                        && (other.format, other.channel()) == (feed.format, feed.channel())
-                        && own.iter().all(|session| theirs.contains(session))
+                    other.packets >= FEED_PACKETS_MIN && self.are_strays(members, others)
                 })
         };
         let (strays, feeds): (Vec<_>, Vec<_>) = feeds.iter().partition(|feed| is_stray(feed));
         let strays = strays.iter().flat_map(|(_, feed)| feed.lines.clone());
         let strays = strays.collect();
         (feeds.iter().map(|(_, feed)| feed.clone()).collect(), strays)
+    }
+
+    /// Returns whether a few packets are of another feed's sessions: on its channel, or on another channel of
+    /// its destinations under its numbers.
+    fn are_strays(&self, few: &[usize], others: &[usize]) -> bool {
+        let streams = |members: &[usize]| -> Vec<&Stream> {
+            let streams = members.iter().filter_map(|it| self.streams.get(*it));
+            streams.collect()
+        };
+        let theirs = streams(others);
+        streams(few).into_iter().all(|own| {
+            let (of, to) = (own.format, own.line.destination);
+            let mut of_format = theirs.iter().filter(|their| their.format == of);
+            !own.sessions.is_empty()
+                && of_format.any(|their| match their.line.destination {
+                    it if it.channel == to.channel => own.is_of_sessions(&theirs),
+                    it => {
+                        it.address == to.address && own.is_among(their) && !self.differs(own, their)
+                    }
+                })
+        })
+    }
+
+    /// Returns whether another stream has other messages under the same numbers.
+    fn differs(&self, own: &Stream, other: &Stream) -> bool {
+        let channel = other.line.destination.channel;
+        own.first.iter().any(|(number, hash)| {
+            let contents = (0..STREAMS_MAX).map(|nth| {
+                let key = (other.format, channel, *number, nth);
+                self.contents.get(&key).map(|content| content.hash)
+            });
+            let mut contents = contents.map_while(|it| it).peekable();
+            contents.peek().is_some() && contents.all(|it| it != *hash)
+        })
     }
 
     /// Returns the streams of each feed, in order.
@@ -318,7 +393,7 @@ mod tests {
     }
 
     /// Returns the file and port of the lines of each feed of some streams: file, port, feed, sequences.
-    fn feeds(streams: &[(usize, u16, u8, std::ops::Range<u8>)]) -> Vec<Vec<(usize, u16)>> {
+    fn feeds(streams: &[(usize, u16, u8, Range<u8>)]) -> Vec<Vec<(usize, u16)>> {
         let mut survey = Survey::default();
         for (file, port, feed, sequences) in streams.iter().cloned() {
             for sequence in sequences {

@@ -317,7 +317,8 @@ fn pcapng_stamps_follow_each_interfaces_resolution_and_offset() {
 
 #[test]
 fn nanoseconds_in_a_microsecond_interface_are_taken_as_such() {
-    const FIRST: u64 = 100_000_000_000_000_000;
+    // 1990.
+    const FIRST: u64 = 631_152_000_000_000_000;
     let frame = plain(b"x");
     for order in [Order::Little, Order::Big] {
         for (power, ticks, ns, is_taken) in [
@@ -332,7 +333,17 @@ fn nanoseconds_in_a_microsecond_interface_are_taken_as_such() {
             let bytes = [head, packet.clone(), packet].concat();
             let stamps: Vec<_> = read(&bytes).0.iter().map(|r| r.received_at).collect();
             assert_eq!(stamps, [ns; 2], "{power} {ticks}");
-            let expected = is_taken.then_some(CaptureFinding::NanosecondsTaken);
+            let expected = match (is_taken, ns) {
+                (true, _) => Some(CaptureFinding::UnitTaken {
+                    stated: 1_000_000,
+                    shown: 1_000_000_000,
+                }),
+                (false, u64::MAX) => {
+                    let at = section(order).len() + interface(order, 1, &[(9, &[power])]).len();
+                    Some(CaptureFinding::Beyond { at: at as u64 })
+                }
+                (false, _) => None,
+            };
             assert_eq!(
                 findings(&bytes),
                 Vec::from_iter(expected),
@@ -719,6 +730,11 @@ fn encapsulations_lead_to_the_same_datagram() {
     let policy = vxlan([0x88, 0, 0, 7], &inner);
     let erspan_3 = |last: u8| [&[0x20; 11][..], &[last]].concat();
     let subheader = [&erspan_3(1)[..], &[0; 8], &inner].concat();
+    // The frame type is in bits 1 to 5 of byte 10.
+    let erspan_3_of_ip = |last: u8| {
+        let header = [&[0x20; 10][..], &[0b1000_1011, last]].concat();
+        [&header[..], &vec![0; usize::from(last) * 8], &ip].concat()
+    };
     let snap = [&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..], &ip].concat();
     for (name, frame) in [
         (
@@ -745,6 +761,14 @@ fn encapsulations_lead_to_the_same_datagram() {
         (
             "ERSPAN III, longer",
             gre(0x1000, 0x22eb, &[0; 4], &subheader),
+        ),
+        (
+            "ERSPAN III of IP",
+            gre(0x1000, 0x22eb, &[0; 4], &erspan_3_of_ip(0)),
+        ),
+        (
+            "ERSPAN III of IP, longer",
+            gre(0x1000, 0x22eb, &[0; 4], &erspan_3_of_ip(1)),
         ),
         (
             "MPLS",
@@ -1220,6 +1244,7 @@ fn wrong_fractions_and_jumps_are_findings() {
             by: Nanos(98_999_999_000),
         },
         CaptureFinding::StepBack {
+            steps: 1,
             at: at(3),
             by: Nanos::from_secs(100),
         },

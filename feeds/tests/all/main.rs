@@ -2,6 +2,7 @@
 
 mod captures;
 mod common;
+mod damage;
 mod iex;
 mod intake;
 mod itch;

@@ -173,6 +173,19 @@ impl Framing {
         }
     }
 
+    /// Returns the messages from the start of the bytes on, up to another unit.
+    pub(super) fn messages(self, bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let mut unit_at = 0;
+        std::iter::from_fn(move || match self.unit(bytes, unit_at)? {
+            Unit::Message { at, len, .. } => {
+                let message = bytes.get(unit_at + at..unit_at + len);
+                unit_at += len;
+                message
+            }
+            _ => None,
+        })
+    }
+
     /// Returns whether the bytes begin with a row of sound messages. `is_end` says that the file ends with
     /// the bytes; its last message may be cut off.
     pub(super) fn is_row(self, bytes: &[u8], is_end: bool) -> bool {
@@ -244,6 +257,11 @@ fn soup(body: &[u8], len: usize) -> Option<Unit> {
         (b'+', 1..) => Some(Unit::Other { len: whole }),
         _ => None,
     }
+}
+
+/// Returns the stamp of a message, in nanoseconds since midnight.
+pub(super) fn stamp(message: &[u8]) -> Option<u64> {
+    message.get(STAMP).map(time)
 }
 
 /// Nanoseconds since midnight, in 48 bits.

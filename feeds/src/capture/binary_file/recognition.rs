@@ -3,7 +3,8 @@
 use std::io;
 
 use super::framing::{Framing, PREFIX_LEN, SOUND_LEN};
-use crate::capture::{guess::Guess, input::Input, pcap, pcapng};
+use crate::capture::guess::{self, Guess};
+use crate::capture::{input::Input, pcap, pcapng};
 
 /// Bytes in which a row of sound messages begins behind a wrong one.
 const WRONG_MAX: usize = PREFIX_LEN + 128;
@@ -15,6 +16,9 @@ const ROW_LEN: usize = WRONG_MAX + Framing::ROW_MIN * 128;
 pub(in crate::capture) fn recognise(input: &mut Input) -> io::Result<Option<Framing>> {
     input.ensure(SOUND_LEN)?;
     let first = Framing::of(input.visible());
+    if first == Some(Framing::SoupBinTcp) && guess::is_soup_of_41(input.visible()) {
+        return Ok(None);
+    }
     if is_of_another_format(input.visible()) {
         return Ok(first);
     }

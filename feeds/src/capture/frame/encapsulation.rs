@@ -307,10 +307,17 @@ fn gre(frame: &[u8], packet: &Packet) -> Result<Next> {
     })
 }
 
-/// ERSPAN III: a header of 12 bytes, and 8 more if the last bit says so.
+/// ERSPAN III: a header of 12 bytes, and 8 more if the last bit says so. Five bits tell an Ethernet frame
+/// from an IP packet.
 fn erspan_3(frame: &[u8], at: usize) -> Result<Next> {
+    const IP: u8 = 2;
+    let kind = u8_at(frame, at + 10)? >> 2 & 0x1f;
     let has_more = u8_at(frame, at + 11)? & 1 != 0;
-    Ok(Next::Ethernet(at + if has_more { 20 } else { 12 }))
+    let behind = at + if has_more { 20 } else { 12 };
+    Ok(match kind {
+        IP => Next::Ip(behind),
+        _ => Next::Ethernet(behind),
+    })
 }
 
 /// UDP, and VXLAN within it: flags (4), network (3), reserved (1), an Ethernet frame. With a group policy,
