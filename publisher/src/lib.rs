@@ -67,6 +67,7 @@ pub mod internal {
     pub use crate::run::service::Service;
     pub use crate::run::service_manager::ServiceManager;
     pub use crate::state::ChannelShared;
+    pub use crate::state::audit_limits::AuditFilter;
     pub use crate::state::audit_log::{AuditFile, lines_lost};
 
     /// Addresses and secrets of HTTP endpoints, and a bounded request.

@@ -14,15 +14,15 @@ use tickcast_log::program::LogFormat;
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
 use tickcast_publisher::internal::{
-    AuditFile, CommandLine, KnownSymbols, ReloadHooks, Service, ServiceManager, SetLog, Setting,
-    compare_with_running, find_others, lines_lost, preflight, schema,
+    AuditFile, AuditFilter, CommandLine, KnownSymbols, ReloadHooks, Service, ServiceManager,
+    SetLog, Setting, compare_with_running, find_others, lines_lost, preflight, schema,
 };
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
 use tickcast_transport::host::files::FileError;
 use tracing::Level;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{EnvFilter, fmt, reload};
 
@@ -203,7 +203,8 @@ fn start_log(
             .json()
             .flatten_event(true)
             .with_writer(Mutex::new(file));
-        lines.with_filter(Targets::new().with_target("audit", Level::DEBUG))
+        let of_audit = Targets::new().with_target("audit", Level::DEBUG);
+        lines.with_filter(of_audit.and(AuditFilter))
     });
     tracing_subscriber::registry().with(log).with(audit).init();
     let set_log = move |directives: &str| {

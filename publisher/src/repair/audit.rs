@@ -20,6 +20,7 @@
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `reloaded`, `reload_refused` | a client or a signal requested a reload: each changed setting, or each reason against it |
 //! | `denied`, `allowed` | a subscriber may not READ, or be written to, or may again |
+//! | `omitted` | entries that the limits of the file left out in the last second, by kind and origin |
 //! | `read_denied` | a READ connection gets no rights, or they were revoked before its subscriber learned of them |
 //!
 //! A further connection of a session is logged under its subscriber's name, whatever name it sends.
@@ -32,6 +33,8 @@ use std::net::SocketAddr;
 use tickcast_reliability::types::ChannelId;
 use tracing::Level;
 
+use crate::state::audit_limits::take_omitted;
+
 /// The known fields of an event.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Of<'a> {
@@ -40,6 +43,20 @@ pub(crate) struct Of<'a> {
     pub(crate) client: Option<&'a str>,
     pub(crate) channel: Option<ChannelId>,
     pub(crate) why: Option<&'a str>,
+}
+
+/// Logs what the limits of the audit file left out since the last call, if anything.
+pub(crate) fn report_omitted() {
+    if let Some(omitted) = take_omitted() {
+        let why = Some(&*omitted);
+        write_entry(
+            "omitted",
+            Of {
+                why,
+                ..Of::default()
+            },
+        );
+    }
 }
 
 /// Logs an audit event.

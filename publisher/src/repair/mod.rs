@@ -214,6 +214,7 @@ impl RepairService {
         while !self.peers.is_empty() && Instant::now() < until {
             self.round(Duration::from_millis(5))?;
         }
+        audit::report_omitted();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::ConnectionId;
@@ -59,11 +60,16 @@ impl Peers {
         peer
     }
 
-    /// Records its JOIN. A second JOIN does not change the name.
+    /// Records its JOIN. A second JOIN does not change the name. A name above the protocol's limit is cut and
+    /// marked, because the core rejects such a JOIN only after this, and entries repeat the name.
     pub(crate) fn joins(&mut self, peer: PeerId, name: &str) {
         let known = self.known.get_mut(&peer);
         if let Some(known) = known.filter(|known| known.name.is_empty()) {
-            name.clone_into(&mut known.name);
+            let len = name.floor_char_boundary(NAME_LEN_MAX);
+            name[..len].clone_into(&mut known.name);
+            if len < name.len() {
+                known.name.push('…');
+            }
         }
     }
 
@@ -201,6 +207,21 @@ pub(crate) mod tests {
                 assert_eq!(reason, is_named.then_some("why"), "{who} {peer:?}");
             }
         }
+    }
+
+    #[test]
+    fn name_above_protocol_limit_is_cut_when_stored() {
+        let connection = connections(1)[0];
+        let mut peers = Peers::default();
+        let peer = peers.add(connection, at("10.0.0.1"));
+        let allowed = "x".repeat(NAME_LEN_MAX);
+        peers.joins(peer, &"xé".repeat(20_000));
+        let cut = format!("{}x…", "xé".repeat(21));
+        assert_eq!(peers.get(peer).unwrap().name, cut);
+        let mut peers = Peers::default();
+        let peer = peers.add(connection, at("10.0.0.1"));
+        peers.joins(peer, &allowed);
+        assert_eq!(peers.get(peer).unwrap().name, allowed);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use tickcast_log::LogLimit;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::ServerStats;
 
+use crate::repair::audit;
 use crate::repair::peer_log::PeerLog;
 
 /// Returns the limit for each warning of this module.
@@ -20,6 +21,7 @@ pub(crate) struct Warnings {
     suppressed: LogLimit,
     crowded: LogLimit,
     no_descriptor: LogLimit,
+    omitted: LogLimit,
     turned_away: u64,
     accept_errors: u64,
 }
@@ -30,6 +32,7 @@ impl Default for Warnings {
             suppressed: warning_limit(),
             crowded: warning_limit(),
             no_descriptor: warning_limit(),
+            omitted: LogLimit::new(1, 1.0),
             turned_away: 0,
             accept_errors: 0,
         }
@@ -37,7 +40,8 @@ impl Default for Warnings {
 }
 
 impl Warnings {
-    /// Logs current problems. `log` limits the lines about single connections.
+    /// Logs current problems, and once a second what the limits left out of the audit file. `log` limits the
+    /// lines about single connections.
     pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut PeerLog) {
         if let Some((errno, remedy)) = self.no_descriptor(now, stats) {
             tracing::warn!(
@@ -61,6 +65,9 @@ impl Warnings {
                  break the protocol too often: --audit FILE records their peers, and the `banned` \
                  file blocks them"
             );
+        }
+        if self.omitted.allow_at(now) {
+            audit::report_omitted();
         }
     }
 

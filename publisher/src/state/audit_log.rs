@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use tickcast_log::PlainJson;
 use tickcast_transport::host::files::{Access, FileError, OutputTarget, Readers};
 
+/// Characters of each value of an entry that are kept.
+const VALUE_CHARS_MAX: usize = 256;
+
 /// Per process: there is one audit trail.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
@@ -73,10 +76,10 @@ impl AuditFile {
 }
 
 impl Write for AuditFile {
-    /// Writes a line of JSON, with the control characters of names as escapes. Never fails: unwritten lines
-    /// are counted.
+    /// Writes a line of JSON. Each value keeps 256 characters, and its control characters become escapes.
+    /// Never fails: unwritten lines are counted.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let plain = PlainJson(String::from_utf8_lossy(line)).to_string();
+        let plain = PlainJson(cut_values(&String::from_utf8_lossy(line))).to_string();
         let appended = self.append(plain.as_bytes());
         let path = self.path.display();
         match appended {
@@ -104,6 +107,47 @@ impl Write for AuditFile {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Returns a line of JSON whose strings have at most 256 characters. `…` marks what was cut. Peers choose some
+/// of them, and may fill the disk otherwise.
+fn cut_values(line: &str) -> String {
+    let mut cut = String::with_capacity(line.len().min(4 * VALUE_CHARS_MAX));
+    let mut chars = line.chars();
+    // Characters of the string so far; `None` outside of strings.
+    let mut len = None;
+    while let Some(c) = chars.next() {
+        let Some(count) = len else {
+            len = (c == '"').then_some(0);
+            cut.push(c);
+            continue;
+        };
+        if c == '"' {
+            len = None;
+            cut.push(c);
+            continue;
+        }
+        let is_kept = count < VALUE_CHARS_MAX;
+        let mut take = |c: char| {
+            if is_kept {
+                cut.push(c);
+            }
+        };
+        take(c);
+        // An escape is one character: the backslash, a letter, and four digits behind a `u`.
+        if c == '\\'
+            && let Some(escaped) = chars.next()
+        {
+            take(escaped);
+            let digits = if escaped == 'u' { 4 } else { 0 };
+            chars.by_ref().take(digits).for_each(&mut take);
+        }
+        if count == VALUE_CHARS_MAX {
+            cut.push('…');
+        }
+        len = Some(count + 1);
+    }
+    cut
 }
 
 fn open(path: &Path) -> Result<File, FileError> {
@@ -138,6 +182,28 @@ mod tests {
         assert!(!line.contains(tickcast_log::is_control), "{line}");
         let read: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!(read, entry);
+    }
+
+    #[test]
+    fn long_value_is_cut_and_marked_in_audit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let mut file = AuditFile::append_to(path.clone(), Arc::default(), |_| ()).unwrap();
+        for long in ["x", "é", "\\", "\"", "\n", "\u{1b}", "\u{202e}", "𝄞"] {
+            let kept = long.repeat(VALUE_CHARS_MAX);
+            let entry = serde_json::json!({
+                "why": long.repeat(60_000), "kept": kept, "deep": { "list": [long.repeat(300), 7] },
+            });
+            std::fs::write(&path, "").unwrap();
+            file.write_all(format!("{entry}\n").as_bytes()).unwrap();
+            let line = std::fs::read_to_string(&path).unwrap();
+            let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let cut = format!("{kept}…");
+            let expected = serde_json::json!({
+                "why": cut, "kept": kept, "deep": { "list": [cut, 7] },
+            });
+            assert_eq!(read, expected);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! State shared by a publisher's threads: counters with one writer each, flags, and rare messages
 //! between threads. No lock is taken per tick.
 
+pub(crate) mod audit_limits;
 pub(crate) mod audit_log;
 pub(crate) mod command;
 pub(crate) mod endpoint_counters;

@@ -1029,6 +1029,56 @@ fn flapping_peer_fills_audit_but_not_log() {
     );
 }
 
+/// Peers that never join choose the name in each entry, and its number.
+#[test]
+fn flood_of_refused_joins_leaves_audit_file_short() {
+    const TIMES: usize = 2_500;
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit");
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let arguments = ["--audit", audit.to_str().unwrap()];
+    let publisher = Publisher::start_with(&config(group(), input), &arguments);
+    let name = "\u{1b}".repeat(5_000);
+    for _ in 0..TIMES {
+        let mut control = publisher.connect();
+        control.send_join(&name);
+        let said = control.next("REJECTED");
+        assert!(matches!(said, Said::Rejected(_)), "{said:?}");
+    }
+    let entries = || {
+        let said = std::fs::read_to_string(&audit).unwrap();
+        let read = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok();
+        said.lines().filter_map(read).collect::<Vec<_>>()
+    };
+    wait_for("the sum of what was left out", || {
+        entries()
+            .iter()
+            .any(|it| it["what"] == "omitted")
+            .then_some(())
+    });
+    publisher.terminate();
+    publisher.finish();
+    let entries = entries();
+    let refused = entries.iter().filter(|it| it["what"] == "turned_away");
+    assert!((1_000..TIMES).contains(&refused.count()));
+    let names = entries.iter().filter_map(|it| it["subscriber"].as_str());
+    assert!(names.into_iter().all(|name| name.chars().count() <= 65));
+    let omitted = |it: &serde_json::Value| {
+        let why = it["why"].as_str().filter(|_| it["what"] == "omitted")?;
+        let (count, of) = why.split_once(' ')?;
+        assert!(of.starts_with("turned_away from 127.0.0.1"), "{why}");
+        count.parse::<usize>().ok()
+    };
+    let omitted: usize = entries.iter().filter_map(omitted).sum();
+    let refused = entries.iter().filter(|it| it["what"] == "turned_away");
+    assert_eq!(
+        refused.count() + omitted,
+        TIMES,
+        "each is written or counted"
+    );
+}
+
 #[test]
 fn service_manager_hears_of_start_life_and_stop() {
     let folder = tempfile::tempdir().unwrap();

@@ -360,6 +360,19 @@ pub struct Refused {
     pub oldest_record: RecordNumber,
 }
 
+impl Refused {
+    /// The longest wait that a subscriber keeps, in microseconds. Without this bound, a REFUSED could keep a
+    /// subscriber from requesting a gap for 71 minutes.
+    pub const WAIT_MAX_US: u32 = 1_000_000;
+
+    /// Returns how long a subscriber waits before it requests again: `retry_after_us`, at most
+    /// [`WAIT_MAX_US`](Self::WAIT_MAX_US) (docs/PROTOCOL.md §6.3).
+    #[must_use]
+    pub fn wait(&self) -> Nanos {
+        Nanos::from_us(self.retry_after_us.min(Self::WAIT_MAX_US).into())
+    }
+}
+
 /// The budget of a NACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]

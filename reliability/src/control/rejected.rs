@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::types::Nanos;
+
 /// The reason why a JOIN was rejected or a connection is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,10 +64,21 @@ pub struct Rejected {
 }
 
 impl Rejected {
+    /// The longest wait that a subscriber keeps, in milliseconds. Without this bound, one REJECTED by whoever
+    /// has the publisher's port would silence the subscriber for ever.
+    pub const WAIT_MAX_MS: u64 = 8_000;
     /// Bytes of the text that a receiver keeps.
     pub(crate) const TEXT_LEN_MAX: usize = 1_024;
     /// The text for the further connections of a session whose subscriber is gone.
     pub(crate) const SESSION_OVER: &str = "the session of this connection is over";
+
+    /// Returns how long a subscriber waits before its next attempt: `retry_after_ms`, at most
+    /// [`WAIT_MAX_MS`](Self::WAIT_MAX_MS). Returns 0 where the publisher announced no wait
+    /// (docs/PROTOCOL.md §6.1).
+    #[must_use]
+    pub fn wait(&self) -> Nanos {
+        Nanos::from_ms(self.retry_after_ms.min(Self::WAIT_MAX_MS))
+    }
 
     /// Returns whether the connection only ends with the publisher or its session: the peer made no error.
     #[must_use]

@@ -660,8 +660,7 @@ impl EpochStream {
             RefusalReason::TooSlow => self.recovery.lose(refused.range, LossCause::Burst),
             RefusalReason::Malformed => self.recovery.lose(refused.range, LossCause::Refused),
             RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
-                let advised = Nanos::from_us(refused.retry_after_us.into());
-                let mut wait = self.recovery.repair().refusal_wait(advised);
+                let mut wait = self.recovery.repair().refusal_wait(refused.wait());
                 if refused.reason == RefusalReason::Ahead {
                     let delivered = self.delivered();
                     let progress = self.extent.progress_mut();

@@ -51,7 +51,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::control::{
-    Announced, FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, RejectCode, Rejected,
+    Announced, FRAME_HEAD_LEN, Instrument, Message, MirrorRefusal, Refused, RejectCode, Rejected,
     RepairOffer,
 };
 use crate::ring::RingReader;
@@ -85,6 +85,10 @@ const REPLAY_RETRY_US: u64 = 100_000;
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 /// Reconnect delay for a rejected peer, where reconnecting can help.
 const RETRY_AFTER_MS: u64 = 1_000;
+// Subscribers keep no longer wait than these bounds, so no honest one may exceed them.
+const _: () = assert!(RETRY_AFTER_MS <= Rejected::WAIT_MAX_MS);
+const _: () = assert!(BUDGET_RETRY_US_MAX <= Refused::WAIT_MAX_US as u64);
+const _: () = assert!(TOO_SLOW_RETRY_US <= Refused::WAIT_MAX_US as u64);
 /// Maximum number of turns in one call that send nothing: the caller reads messages between calls.
 const PASSED_MAX: u32 = 64;
 

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::Message;
+use crate::control::{Message, Rejected};
 use crate::planted::{Bug, planted};
 use crate::timing::NackTimer;
 use crate::types::{ChannelId, Nanos};
@@ -140,12 +140,11 @@ impl Link {
         self.failures = 0;
     }
 
-    /// Records that the publisher rejected the JOIN, with the delay until the next attempt.
-    pub(crate) fn rejected(&mut self, now: Nanos, retry_after: Nanos) {
-        let wait = if retry_after == Nanos::ZERO {
-            self.timers.retry_max
-        } else {
-            retry_after
+    /// Records that the publisher rejected the JOIN: the next attempt comes after its bounded wait.
+    pub(crate) fn rejected(&mut self, now: Nanos, rejected: &Rejected) {
+        let wait = match rejected.wait() {
+            Nanos::ZERO => self.timers.retry_max,
+            wait => wait,
         };
         self.not_before = now.after(wait);
     }
@@ -209,6 +208,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::RejectCode;
 
     #[test]
     fn attempts_back_off_with_jitter_up_to_a_bound() {
@@ -258,9 +258,34 @@ mod tests {
         assert!(link.connected(Nanos::from_secs(1)));
         assert!(!link.is_late(Nanos::from_secs(2)));
         assert!(link.is_late(Nanos(5).after(Nanos::from_secs(2))));
-        link.rejected(Nanos(9), Nanos::from_secs(60));
+        link.rejected(Nanos(9), &full(6_000));
         link.failed(Nanos(9));
-        assert_eq!(link.next_due(), Nanos(9).after(Nanos::from_secs(60)));
+        assert_eq!(link.next_due(), Nanos(9).after(Nanos::from_secs(6)));
+    }
+
+    fn full(retry_after_ms: u64) -> Rejected {
+        Rejected {
+            code: RejectCode::TooMany,
+            text: "full".into(),
+            retry_after_ms,
+        }
+    }
+
+    /// A process that takes the port of a dead publisher answers once, and then goes.
+    #[test]
+    fn endless_wait_of_rejection_is_kept_for_eight_seconds() {
+        for announced in [8_001, u64::MAX / 1_000_000, u64::MAX] {
+            let mut link = Link::new(LinkTimers::default(), 7);
+            let now = Nanos::from_secs(5);
+            link.want(now);
+            assert!(link.start_if_due(now));
+            link.rejected(now, &full(announced));
+            link.failed(now);
+            assert_eq!(link.next_due(), now.after(Nanos::from_secs(8)));
+            link.stop();
+            link.want(now);
+            assert_eq!(link.next_due(), now.after(Nanos::from_secs(8)));
+        }
     }
 
     fn down(link: &mut Link, now: Nanos) {
@@ -297,7 +322,7 @@ mod tests {
         let mut link = Link::new(LinkTimers::default(), 7);
         link.want(Nanos(0));
         assert!(link.start_if_due(Nanos(0)));
-        link.rejected(Nanos(0), Nanos::ZERO);
+        link.rejected(Nanos(0), &full(0));
         link.failed(Nanos(0));
         assert_eq!(link.next_due(), Nanos::from_secs(1), "the longest wait");
         link.stop();

@@ -103,7 +103,8 @@ pub enum Action {
     Rejoin(ChannelId),
     /// Make an inbox for the channel, and answer with [`SubscriberInput::Inbox`] if it can be made.
     Inbox(ChannelId, InboxWanted),
-    /// The publisher rejected our JOIN. The core tries again unless `retry_after_ms` is 0.
+    /// The publisher rejected our JOIN. The core tries again after [`Rejected::wait`], or after the longest
+    /// back-off where that is 0.
     Rejected(#[serde(with = "crate::types::as_json")] Rejected),
 }
 
@@ -431,8 +432,7 @@ impl SubscriberCore {
             }
             Message::Welcome(_) => self.replay.up(now),
             Message::Rejected(rejected) => {
-                let wait = Nanos::from_ms(rejected.retry_after_ms);
-                self.link_mut(path).rejected(now, wait);
+                self.link_mut(path).rejected(now, rejected);
                 self.actions.push_back(Action::Disconnect(path));
                 if path == Path::Repair {
                     self.actions.push_back(Action::Rejected(rejected.clone()));

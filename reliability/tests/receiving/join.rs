@@ -367,6 +367,23 @@ fn rejection_is_reported_and_its_retry_delay_kept() {
     assert!(!hand.core.is_joined());
 }
 
+/// A process that holds the port of a dead publisher for a moment must not silence a subscriber for ever.
+#[test]
+fn rejection_with_endless_wait_is_tried_again_after_8_s() {
+    let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+    hand.clock();
+    hand.connected(Path::Repair);
+    let rejected = Rejected {
+        code: RejectCode::TooMany,
+        text: "full".into(),
+        retry_after_ms: u64::MAX,
+    };
+    hand.tell(Path::Repair, &Message::Rejected(rejected));
+    hand.actions();
+    assert_eq!(hand.later(7_999), []);
+    assert_eq!(hand.later(1), [Action::Connect(Path::Repair)]);
+}
+
 #[test]
 fn subscriber_message_from_publisher_is_a_protocol_error() {
     let publisher = Publisher::new(5, 1);

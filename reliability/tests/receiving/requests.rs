@@ -308,11 +308,11 @@ fn temporary_refusal_is_waited_out_without_using_a_try() {
         let (publisher, mut alone) = missing_one(config, 1);
         // Sequences refused as ahead of the stream are requested less often.
         let then = if reason == RefusalReason::Ahead {
-            50_000
+            100_000
         } else {
             50
         };
-        for (retry_after_us, wait_us) in [(100_000, 100_000), (0, then)] {
+        for (retry_after_us, wait_us) in [(100_000, 100_000), (u32::MAX, 1_000_000), (0, then)] {
             assert_eq!(alone.asks(), [run(2, 2)]);
             alone.refuse(&publisher, (2, 2), reason, retry_after_us);
             assert_eq!(alone.due(), Nanos::from_us(wait_us), "{reason:?}");
@@ -320,7 +320,7 @@ fn temporary_refusal_is_waited_out_without_using_a_try() {
             assert_eq!(alone.asks(), []);
             alone.later(1);
         }
-        assert_eq!(alone.counters().refusals_received.get(), 2);
+        assert_eq!(alone.counters().refusals_received.get(), 3);
         assert!(alone.losses().is_empty());
     }
 }

@@ -285,8 +285,9 @@ impl Driver {
                     tracing::info!("the publisher is shutting down");
                 }
                 Action::Rejected(rejected) => {
+                    let wait = rejected.wait();
                     let (code, text) = (rejected.code, rejected.text);
-                    tracing::warn!(%code, "rejected: {text:?}");
+                    tracing::warn!(%code, %wait, "rejected: {text:?}");
                     self.problems.joining = Some(SubscribeError::Rejected { code, text });
                 }
             }

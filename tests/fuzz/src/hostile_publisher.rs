@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, CURSOR_LEN, ChannelName, Grant, Message, RefusalReason, Refused,
-    RemoteAccess, Start, Status,
+    RejectCode, Rejected, RemoteAccess, Start, Status,
 };
 use tickcast_reliability::delivery::{Delivery, Event, Item, LineId, LinkDownReason, LossCause};
 use tickcast_reliability::receive::{InboxWanted, ReceiverConfig};
@@ -45,6 +45,7 @@ const POLLS_MAX: usize = 1 << 14;
 /// Asserts these invariants for any input:
 /// - The core does not panic, and comes to rest at each time after bounded work and output.
 /// - Its next time-out lies ahead, so that its driver does not spin.
+/// - After a REJECTED it is due within the longest wait, whatever the publisher announced.
 /// - Gaps = recovered + lost + superseded + open, and the same for history.
 /// - Each delivered record and each lost one is counted once.
 pub fn hostile_publisher(bytes: &[u8]) {
@@ -195,6 +196,7 @@ impl Run {
                 };
                 self.give(SubscriberInput::Limits(limits));
             }
+            30 => self.rejected(path, input),
             _ => self.pass(Nanos::from_us(50)),
         }
     }
@@ -344,6 +346,23 @@ impl Run {
             oldest_record: RecordNumber(record),
         };
         self.send(path, &Message::Refused(refused));
+    }
+
+    fn rejected(&mut self, path: Path, input: &mut Bytes<'_>) {
+        let rejected = Rejected {
+            code: RejectCode::TooMany,
+            text: String::new(),
+            retry_after_ms: self.number(input),
+        };
+        self.send(path, &Message::Rejected(rejected));
+        self.settle();
+        let due = self.core.poll_timeout();
+        let most = self.now.after(Nanos::from_ms(Rejected::WAIT_MAX_MS));
+        assert!(
+            due <= most || self.core.ended(),
+            "a rejection silences the core from {} until {due}",
+            self.now
+        );
     }
 
     fn grant(&mut self, path: Path, input: &mut Bytes<'_>) {

@@ -237,6 +237,14 @@ impl Control {
     }
 
     pub fn join(&mut self, name: &str) -> Welcome {
+        self.send_join(name);
+        match self.next("WELCOME") {
+            Said::Welcome(welcome) => *welcome,
+            other => panic!("a WELCOME, not {other:?}"),
+        }
+    }
+
+    pub fn send_join(&mut self, name: &str) {
         self.send(
             0,
             &Message::Join(Join {
@@ -251,10 +259,6 @@ impl Control {
                 }],
             }),
         );
-        match self.next("WELCOME") {
-            Said::Welcome(welcome) => *welcome,
-            other => panic!("a WELCOME, not {other:?}"),
-        }
     }
 
     pub fn nack(&mut self, epoch: Epoch, ranges: &[(u64, u64)]) {

@@ -309,7 +309,7 @@ impl NackRateCheck {
             return;
         }
         let least = Nanos::from_us(self.config.nack_retry_us.into());
-        let wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
+        let wait = refused.wait().max(least);
         let again = match refused.reason {
             RefusalReason::Window => {
                 let (least, most) = (self.base(self.rtt_least), self.base(self.rtt_most));

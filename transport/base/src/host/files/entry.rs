@@ -3,12 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, renameat, unlinkat,
+    AtFlags, CWD, Mode, OFlags, PROC_SUPER_MAGIC, fstatfs, openat, readlinkat, renameat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -278,24 +279,42 @@ impl DirectoryEntry {
             let process = process.map_err(|error| self.failed("check", error))?;
             Facts::from(found).check(&self.path, owners, &process)
         };
+        let Some((named, found)) = self.find()? else {
+            return Ok(None);
+        };
+        // Nothing is opened before its kind is known, because opening a device can have an effect, and a peer
+        // may have named the path.
+        check(&found)?;
+        let Some(file) = self.open_found(&named, access)? else {
+            return Ok(None);
+        };
+        let opened = file.metadata();
+        let opened = opened.map_err(|error| self.failed("inspect", error))?;
+        check(&opened)?;
+        if (opened.dev(), opened.ino()) != (found.dev(), found.ino()) {
+            return Err(self.failed("open", io::Error::other("another file has the name by now")));
+        }
+        Ok(Some(file))
+    }
+
+    /// Opens the file that was found. Returns `None` if its name is gone.
+    fn open_found(&self, found: &File, access: Access) -> Result<Option<File>, FileError> {
         // Opening a pipe would otherwise wait for its other end.
-        let flags =
-            access.flags() | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        match openat(&self.directory, self.name(), flags, Mode::empty()) {
-            Ok(file) => {
-                let file = File::from(file);
-                let found = file.metadata();
-                check(&found.map_err(|error| self.failed("inspect", error))?)?;
-                Ok(Some(file))
+        let flags = access.flags() | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let descriptor = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let opened = match openat(CWD, descriptor, flags, Mode::empty()) {
+            // Without /proc, as in a bare chroot, only the name leads to the file. Another file may have the
+            // name by now, so the caller compares them.
+            Err(Errno::NOENT) => {
+                let flags = flags | OFlags::NOFOLLOW;
+                openat(&self.directory, self.name(), flags, Mode::empty())
             }
+            opened => opened,
+        };
+        match opened {
+            Ok(file) => Ok(Some(File::from(file))),
             Err(Errno::NOENT) => Ok(None),
-            Err(error) => {
-                // The kind or the owner of the file explains most refusals.
-                if let Some(found) = self.named()? {
-                    check(&found)?;
-                }
-                Err(self.failed("open", error))
-            }
+            Err(error) => Err(self.failed("open", error)),
         }
     }
 
@@ -315,11 +334,18 @@ impl DirectoryEntry {
 
     /// Returns the metadata of the name, without following a link.
     pub(super) fn named(&self) -> Result<Option<Metadata>, FileError> {
+        Ok(self.find()?.map(|(_, found)| found))
+    }
+
+    /// Returns what has the name, and its metadata, without opening it or following a link.
+    fn find(&self) -> Result<Option<(File, Metadata)>, FileError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&self.directory, self.name(), flags, Mode::empty()) {
             Ok(file) => {
-                let found = File::from(file).metadata();
-                found.map(Some).map_err(|it| self.failed("inspect", it))
+                let file = File::from(file);
+                let found = file.metadata();
+                let found = found.map_err(|error| self.failed("inspect", error))?;
+                Ok(Some((file, found)))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(self.failed("inspect", error)),
@@ -397,8 +423,10 @@ impl<'a> NewFile<'a> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::{Arc, mpsc};
 
-    use rustix::fs::{CWD, FileType as Kind, mknodat};
+    use rustix::fs::{FileType as Kind, mknodat};
     use tempfile::TempDir;
 
     use super::*;
@@ -526,9 +554,51 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         refused("a directory");
-        let device = DirectoryEntry::new(Path::new("/dev/null")).unwrap();
-        let error = device.open(Access::Read).unwrap_err().to_string();
-        assert!(error.contains("a device"), "{error}");
+        for device in ["/dev/null", "/dev/full"] {
+            let device = DirectoryEntry::new(Path::new(device)).unwrap();
+            let error = device.open(Access::Read).unwrap_err().to_string();
+            assert!(error.contains("a device"), "{error}");
+        }
+    }
+
+    /// Opening a device can have an effect, and whoever is connected to a pipe notices its reader.
+    #[test]
+    fn special_file_is_refused_without_being_opened() {
+        let (_folder, path) = folder();
+        mknodat(CWD, &path, Kind::Fifo, Readers::Owner.mode(), 0).unwrap();
+        let all_tried = Arc::new(AtomicBool::new(false));
+        let (started, thread) = mpsc::channel();
+        let writer = {
+            let (path, all_tried) = (path.clone(), all_tried.clone());
+            std::thread::spawn(move || {
+                started
+                    .send(fs::read_link("/proc/thread-self").unwrap())
+                    .unwrap();
+                // Waits until the pipe has had a reader, even if that is gone again.
+                File::options().write(true).open(&path).unwrap();
+                all_tried.load(SeqCst)
+            })
+        };
+        let stat = Path::new("/proc").join(thread.recv().unwrap()).join("stat");
+        while !fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        let entry = DirectoryEntry::new(&path).unwrap();
+        for error in [
+            entry.open(Access::Read).unwrap_err(),
+            entry.open(Access::ReadWrite).unwrap_err(),
+            entry.open_shared().unwrap_err(),
+            entry.read(9).unwrap_err(),
+            entry.read_secret(9).unwrap_err(),
+        ] {
+            assert!(matches!(error, FileError::Kind { .. }), "{error}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        all_tried.store(true, SeqCst);
+        // Releases the writer if nothing has, without waiting for one.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        drop(openat(CWD, &path, flags, Mode::empty()).unwrap());
+        assert!(writer.join().unwrap(), "the pipe had a reader");
     }
 
     #[test]
