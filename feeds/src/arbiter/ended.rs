@@ -1,7 +1,7 @@
 //! Messages behind the end of their session: the number of a packet is damaged, or the end was none.
 //!
-//! A packet with such messages waits. Another one shows that the venue goes on; copies of the first on its line
-//! do not. Alone, the packet is dropped with the session.
+//! A packet with such messages waits. Another one shows that the venue goes on; copies of the first on its
+//! line do not. Alone, the packet is dropped with the session.
 
 use super::protocol::{Listen, PacketHead, Protocol};
 use super::refused::BEHIND_END;

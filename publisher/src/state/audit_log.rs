@@ -109,8 +109,8 @@ impl Write for AuditFile {
     }
 }
 
-/// Returns a line of JSON whose strings have at most 256 characters. `…` marks what was cut. Peers choose some
-/// of them, and may fill the disk otherwise.
+/// Returns a line of JSON whose strings have at most 256 characters; `…` marks what was cut. Peers choose
+/// some of them, and may fill the disk otherwise.
 fn cut_values(line: &str) -> String {
     let mut cut = String::with_capacity(line.len().min(4 * VALUE_CHARS_MAX));
     let mut chars = line.chars();

@@ -54,8 +54,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     lines: u8,
-    /// Cores of the feed, publish and repair threads, which then spin. By default, a feed with bursts gets the
-    /// first three isolated cores of this host.
+    /// Cores of the feed, publish and repair threads, which then spin. By default, a feed with bursts gets
+    /// the first three isolated cores of this host.
     #[arg(long, value_name = "FEED,PUBLISH,REPAIR", value_parser = three_cores)]
     cores: Option<[u16; 3]>,
     /// Plan for the feed at these destinations, one for each line: GROUP:PORT, or GROUP:PORT#CHANNEL

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_feeds::arbiter::{Arbiter, Lines, Listen};
 use tickcast_feeds::moldudp64::MoldUdp64;
-use tickcast_feeds::source::{Incident, Packet};
+use tickcast_feeds::source::{Incident, Packet, ResumePoint};
 use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use crate::world::{Arrival, LinesWorld, Outage, PacketKind, content, us};
@@ -204,7 +204,12 @@ pub(crate) fn run(seed: u64) -> Result<(), String> {
             let killed = std::mem::replace(&mut arbiter, begin());
             before = first(&world, &killed);
             if let (Some(session), Some(next)) = (killed.session(), checks.next) {
-                arbiter.resume(Some((session, ())), next);
+                let at = ResumePoint {
+                    next,
+                    end_at: killed.end_at(),
+                    ..ResumePoint::default()
+                };
+                arbiter.resume(Some((session, ())), &at);
                 arrived.die(checks.session, next.sequence());
             }
             waits = None;
