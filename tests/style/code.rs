@@ -222,8 +222,9 @@ fn files_are_created_and_written_by_module_for_them() {
 /// - handles of C: a call tries one once, however many ticks it delivers
 /// - the taps of interfaces, when a line opens or closes
 /// - the in-memory network of tests, and the state that connections of a device share
-const LOCKING: [&str; 11] = [
+const LOCKING: [&str; 12] = [
     "publisher/src/ingest/queue.rs",
+    "publisher/src/state/audit_limits.rs",
     "publisher/src/state/mod.rs",
     "publisher/src/state/source_memory.rs",
     "publisher/src/state/standby.rs",

@@ -17,14 +17,14 @@ impl<P: Protocol> Arbiter<P> {
         out: &mut impl Listen<P>,
     ) {
         let held = self.held(arrived, head.first, head.first + head.count);
-        let mut waiting = self.behind_end.iter();
+        let mut waiting = self.queue.behind_end.iter();
         if waiting.any(|it| (it.first, it.line) == (held.first, held.line)) {
             return self.drop_held(held, BEHIND_END, out);
         }
-        self.behind_end.push(held);
-        if self.behind_end.len() > 1 {
-            (self.end_at, self.has_ended) = (None, false);
-            for held in std::mem::take(&mut self.behind_end) {
+        self.queue.behind_end.push(held);
+        if self.queue.behind_end.len() > 1 {
+            self.reopen();
+            for held in std::mem::take(&mut self.queue.behind_end) {
                 self.take_held(held, out);
             }
         }
@@ -32,7 +32,7 @@ impl<P: Protocol> Arbiter<P> {
 
     /// Drops the packet that waits.
     pub(super) fn drop_behind_end(&mut self, out: &mut impl Listen<P>) {
-        for held in std::mem::take(&mut self.behind_end) {
+        for held in std::mem::take(&mut self.queue.behind_end) {
             self.drop_held(held, BEHIND_END, out);
         }
     }

@@ -28,6 +28,7 @@ mod heartbeats;
 mod holding;
 mod line;
 mod message_blocks;
+mod observed;
 mod packet_format;
 mod protocol;
 mod queue;
@@ -35,7 +36,6 @@ mod ranges;
 mod recent;
 mod refused;
 mod restart;
-mod resumption;
 
 use std::net::Ipv4Addr;
 
@@ -56,7 +56,7 @@ use self::recent::Recent;
 use self::refused::{refusal, report_fault, report_gap, unread, with_origin};
 use self::restart::{Claim, Restart};
 use crate::planted::{ArbiterBug, planted};
-use crate::source::{Incident, LineStats, Packet, PacketOrigin};
+use crate::source::{Incident, Packet, PacketOrigin, ResumePoint};
 
 /// Ranges of lost messages remembered at most.
 const MISSED_MAX: usize = 4096;
@@ -106,8 +106,6 @@ pub struct Arbiter<P> {
     is_unnumbered: bool,
     end_at: Option<u64>,
     has_ended: bool,
-    /// Packets with messages behind the end.
-    behind_end: Vec<Held>,
 }
 
 /// A packet in the arbiter's terms.
@@ -166,81 +164,23 @@ impl<P: Protocol> Arbiter<P> {
             is_unnumbered: false,
             end_at: None,
             has_ended: false,
-            behind_end: Vec::new(),
         }
     }
 
-    /// Returns the message before which the session ends, if the venue has said so.
-    #[must_use]
-    pub const fn end_at(&self) -> Option<u64> {
-        self.end_at
-    }
-
-    /// Returns the latest time at which the venue sent a packet of the session; 0 if it stamps none.
-    #[must_use]
-    pub const fn newest_sent_at(&self) -> u64 {
-        self.newest_sent_at
-    }
-
-    /// Returns the session that is being followed.
-    #[must_use]
-    pub const fn session(&self) -> Option<u128> {
-        self.session
-    }
-
-    /// Returns whether the packets of the session have numbers of the venue.
-    #[must_use]
-    pub const fn is_numbered(&self) -> bool {
-        !self.is_unnumbered
-    }
-
-    /// Returns the rules of the packets.
-    #[must_use]
-    pub const fn protocol(&self) -> &P {
-        &self.protocol
-    }
-
-    /// Returns the position of the next new message.
-    #[must_use]
-    pub const fn next_position(&self) -> SourcePosition {
-        SourcePosition::new(self.ordinal, self.next)
-    }
-
-    /// Returns whether packets wait, so that [`poll`](Self::poll) may release them.
-    #[must_use]
-    pub const fn is_waiting(&self) -> bool {
-        !self.is_plain && self.session.is_some()
-    }
-
-    /// Returns the number of packets that wait for those before them.
-    #[must_use]
-    pub fn held_packets(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Returns the number of lines.
-    #[must_use]
-    pub const fn lines(&self) -> usize {
-        self.lines.len()
-    }
-
-    /// Returns the number of packets of the source's sessions so far, on all lines. Heartbeats of a
-    /// session that has not begun are among them, unless another one is open.
-    #[must_use]
-    pub fn packets(&self) -> u64 {
-        let of_lines: u64 = self.lines.iter().map(|line| line.stats.packets).sum();
-        of_lines + self.other_heartbeats
-    }
-
-    /// Returns the counts of a line; zeros for a line that does not exist.
-    #[must_use]
-    pub fn line(&self, line: usize) -> LineStats {
-        self.lines
-            .get(line)
-            .map_or_else(LineStats::default, |it| LineStats {
-                missing: it.missing(),
-                ..it.stats
-            })
+    /// Continues at `next`, before which everything was delivered, in a session with this note. Messages
+    /// from there to the first packet are a gap, of unknown size where the session is over by then.
+    /// Without a session, the first packet begins another one.
+    pub fn resume(&mut self, session: Option<(u128, P::Note)>, at: &ResumePoint) {
+        if let Some((session, note)) = session {
+            self.protocol.follow(&note);
+            self.session = Some(session);
+        }
+        (self.ordinal, self.next) = (at.next.ordinal(), at.next.sequence());
+        (self.end_at, self.newest_sent_at) = (at.end_at, at.sent_at);
+        // The venue's own end leaves nothing to be heard of the session.
+        self.has_ended = at.is_over();
+        self.is_resuming = at.end_at.is_none();
+        self.announced = at.end_at.unwrap_or(0);
     }
 
     /// Takes one packet of a line. Never panics, whatever the bytes.
@@ -755,6 +695,19 @@ impl<P: Protocol> Arbiter<P> {
         }
         let next = self.next_position();
         out.incident(Incident::SequenceReset { next });
+    }
+
+    /// Reports that a run which was resumed went on unheard, up to an unknown message.
+    fn report_unknown_end(&mut self, out: &mut impl Listen<P>) {
+        if std::mem::take(&mut self.is_resuming) {
+            let (from, missing) = (self.next_position(), u64::MAX);
+            out.incident(Incident::Gap { from, missing });
+        }
+    }
+
+    /// Goes on with a session that had ended: the end was none.
+    fn reopen(&mut self) {
+        (self.end_at, self.has_ended) = (None, false);
     }
 
     /// Begins the source in another session, because none of its messages was delivered yet.

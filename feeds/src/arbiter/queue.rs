@@ -38,6 +38,8 @@ pub(super) struct Queue {
     /// The packet of the next message, which another line may bring less damaged.
     pub(super) doubtful: Option<Held>,
     pub(super) rerun: Rerun,
+    /// The packet with messages behind the end of the session.
+    pub(super) behind_end: Vec<Held>,
 }
 
 /// The first packets of a count that perhaps began anew, in order of arrival.
@@ -80,6 +82,7 @@ impl Queue {
             bytes: 0,
             doubtful: None,
             rerun: Rerun::default(),
+            behind_end: Vec::new(),
         }
     }
 

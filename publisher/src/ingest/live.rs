@@ -7,6 +7,7 @@ use tickcast_feeds::source::{
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
+use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{FeedDatagram, UdpError};
 
@@ -122,6 +123,11 @@ impl Live {
                 memory.follow(format, session);
             }
         }
+    }
+
+    /// Returns the sum of a count of the sockets of all lines.
+    pub(super) fn count(&self, of: fn(&ReceiveStats) -> u64) -> u64 {
+        self.lines.iter().map(|line| line.socket.count(of)).sum()
     }
 
     /// Polls the sockets; the contract is that of [`Input::poll`](super::Input::poll).
@@ -862,8 +868,8 @@ mod tests {
             monotonic: fed.began.monotonic.after(Nanos::from_ms(ms)),
             utc: fed.began.utc.after(Nanos::from_ms(ms)),
         };
-        for now in [now(1), now(10_000)] {
-            fed.live.poll(now, &fed.shared, &mut fed.notes).unwrap();
+        for at in [now(1), now(10_000)] {
+            fed.live.poll(at, &fed.shared, &mut fed.notes).unwrap();
         }
         assert_eq!(fed.notes.all, [""; 0]);
         // The next day's session follows without a loss.

@@ -27,7 +27,6 @@ use tickcast_feeds::source::{Decoder, Incident, Packet, ResumePoint, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
-use tickcast_transport::ReceiveStats;
 use tickcast_transport::host::interface::Interface;
 
 use self::awaited::Awaited;
@@ -522,17 +521,13 @@ impl Input {
                     self.shared.set_types(decoder.counts());
                     self.shared.set_lines(&**decoder);
                 }
-                let sum = |of: fn(&ReceiveStats) -> u64| {
-                    let lines = live.lines.iter();
-                    lines.map(|line| line.socket.count(of)).sum()
-                };
-                counters
-                    .source_kernel_dropped
-                    .set(sum(|it| it.buffer_drops));
-                counters.source_oversize.set(sum(|it| it.oversize));
-                counters
-                    .source_unknown_senders
-                    .set(sum(|it| it.unknown_senders));
+                let (dropped, strangers) = (
+                    live.count(|it| it.buffer_drops),
+                    live.count(|it| it.unknown_senders),
+                );
+                counters.source_kernel_dropped.set(dropped);
+                counters.source_oversize.set(live.count(|it| it.oversize));
+                counters.source_unknown_senders.set(strangers);
                 self.shared.set_foreign(&live.foreign);
             }
             Packets::Records(_) => {}

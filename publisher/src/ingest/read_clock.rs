@@ -86,9 +86,9 @@ mod tests {
         let mut clock = ReadClock::default();
         clock.begin(ms(500));
         clock.end(true, true);
-        for now in [510, 520] {
-            assert_eq!(clock.begin(ms(now)), ms(500));
-            assert_eq!(clock.end(true, now == 510), ms(500));
+        for at in [510, 520] {
+            assert_eq!(clock.begin(ms(at)), ms(500));
+            assert_eq!(clock.end(true, at == 510), ms(500));
         }
         assert_eq!(
             clock.begin(ms(520).after(Nanos(7))),

@@ -96,6 +96,7 @@ impl Visit for Entry {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "peer" && self.kind.is_some() {
+            // Debug: an address is passed on so, whatever its type.
             let peer = format!("{value:?}").parse::<SocketAddr>();
             self.origin = peer.ok().map(|peer| PeerOrigin::of(peer.ip()));
         }
@@ -108,7 +109,7 @@ struct AuditLimits {
     limits: BTreeMap<PeerOrigin, LogLimit>,
     /// The limit of entries without an origin, and of the origins beyond those that have their own.
     others: LogLimit,
-    /// What was left out since the last report; `None` stands for the others.
+    /// Entries left out since the last report; `None` stands for the others.
     omitted: BTreeMap<(Option<PeerOrigin>, &'static str), u64>,
 }
 
