@@ -174,7 +174,8 @@ pub fn check_by_promtool(page: &str) {
         // To stderr itself: the test harness captures the output of a passing test.
         let said =
             "SKIPPED: promtool is not here, so the page is not checked; `make setup` installs it";
-        writeln!(std::io::stderr(), "\n{said}").unwrap();
+        let mut stderr = std::io::stderr();
+        writeln!(stderr, "\n{said}").unwrap();
         return;
     };
     let mut input = checker.stdin.take().unwrap();
