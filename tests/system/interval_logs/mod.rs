@@ -15,16 +15,19 @@ use tickcast_test_support::{
 
 /// A run to its end: the logs, and the summary of the listener.
 struct Run {
-    /// Keeps the logs.
-    _folder: TempDir,
+    /// Keep the logs, and the journal, which must lie on tmpfs.
+    _folders: [TempDir; 2],
     publisher: PathBuf,
     listener: PathBuf,
+    journal: PathBuf,
     summary: Value,
 }
 
 /// Publishes messages to a listener that logs an interval each 100 ms, and loses and repairs some.
 fn run(messages: u64, messages_per_s: u64) -> Run {
     let folder = tempfile::tempdir().expect("a folder");
+    let on_tmpfs = tempfile::tempdir_in("/dev/shm").expect("a folder");
+    let journal = on_tmpfs.path().join("listener.journal");
     let path = |name: &str| folder.path().join(name);
     let (of_publisher, of_listener) = (path("publisher.hlog"), path("listener.hlog"));
     let mut input = simulated(messages, messages_per_s, 1);
@@ -49,7 +52,7 @@ fn run(messages: u64, messages_per_s: u64) -> Run {
         .arg("--summary")
         .arg(path("summary.json"))
         .arg("--journal")
-        .arg(path("listener.journal"))
+        .arg(&journal)
         .output()
         .expect("the listener runs");
     assert!(listened.status.success(), "{listened:?}");
@@ -60,7 +63,8 @@ fn run(messages: u64, messages_per_s: u64) -> Run {
         summary: serde_json::from_slice(&summary).expect("JSON"),
         publisher: of_publisher,
         listener: of_listener,
-        _folder: folder,
+        journal,
+        _folders: [folder, on_tmpfs],
     }
 }
 
@@ -375,7 +379,8 @@ fn report_page_has_the_percentiles_of_both_logs() {
         assert_eq!(verdicts, 1, "{percentile}");
     }
     let beside = |name: &str| run.publisher.with_file_name(name);
-    let [summary, journal, text] = ["summary.json", "listener.journal", "text"].map(beside);
+    let [summary, text] = ["summary.json", "text"].map(beside);
+    let journal = run.journal.clone();
     let written = report(&[&journal, &summary, &run.listener]);
     assert_eq!(written.status.code(), Some(0), "{written:?}");
     let said = String::from_utf8_lossy(&written.stderr);
