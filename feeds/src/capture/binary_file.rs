@@ -400,7 +400,8 @@ impl BinaryFile {
         let is_last = !self.input.ensure(1)?;
         // A message whose length became 0 looks like an end mark.
         let is_message = |len: u64| behind.is_some_and(|of_kind| to - from - len == of_kind as u64);
-        let mark = mark.map(|len| len as u64);
+        // The first bytes of the next unit can be zeros too.
+        let mark = mark.map(|len| len as u64).filter(|len| *len <= to - from);
         let mark = mark.filter(|len| !is_message(*len));
         let next = self.part_ahead(mark.is_some());
         let mark = mark.filter(|_| is_last || next != Part::Same);
